@@ -313,8 +313,8 @@ def main(values: flags.FlagValues) -> int:
 
 
 def _planned(values: flags.FlagValues, refused: Mapping[str, str]) -> Comparison:
-  run_options.check_scheduler(values)
   scheduler, flag = values.scheduler, '--scheduler'
+  cluster.check(scheduler, values.trusted_network, flag)
   if scheduler is None:
     scheduler, flag = f'local:{values.jobs}', f'--jobs={values.jobs}, or --scheduler'
     cluster.check(scheduler, name=flag)

@@ -51,6 +51,7 @@ class Settings:
   optimization: optimization_options.Optimization
   run: run_options.Run
   server: options.Server
+  learning_run: options.RunOptions  # Without what only the data tell.
   # All flag values that the result depends on, with the defaults of the task.
   flags: dict[str, Any]
   command: str  # Resumes the run, once --run_dir is added.
@@ -63,6 +64,21 @@ class Settings:
   @property
   def name(self) -> str:
     return f'{self.task.name}-{self.privacy.name}'
+
+  def check(self, schedule: Optional[sampling.Schedule]) -> None:
+    """Refuses settings that do not go together, also with the cohorts if known."""
+    privacy = self.privacy
+    options.check_together(
+      self.learning_run,
+      self.server,
+      privacy.mechanism,
+      clip_norm=privacy.clip_norm,
+      scheduler=self.run.scheduler,
+      cohort_scale=privacy.simulated_cohort_scale,
+      is_nbafl=privacy.nbafl is not None,
+      schedule=schedule,
+      are_flags=True,
+    )
 
 
 def groups() -> tuple[program.Group, ...]:
@@ -118,18 +134,27 @@ def from_flags(values: flags.FlagValues) -> Settings:
   privacy = privacy_options.from_flags(
     values, participation, optimization, lambda: _size(task, data, model)
   )
-  server = optimization_options.server_from_flags(
-    values, privacy.mechanism, privacy.clip_norm
+  server = optimization_options.server_from_flags(values)
+  flag_values = {
+    # JSON has no infinity.
+    name: 'inf' if values[name].value == math.inf else values[name].value
+    for name in sorted(values)
+    if name not in _MAY_DIFFER
+  }
+  names = {each.name for each in dataclasses.fields(options.RunOptions)}
+  stated = dataclasses.asdict(run).items()
+  of_run = options.RunOptions(
+    **{name: each for name, each in stated if name in names and each is not None},
+    noise_seed=privacy.noise_seed(run),
+    settings=flag_values,
+    target_epsilon=privacy.target_epsilon,
   )
-  _check_packing(run, privacy, server)
-  if num_clients is not None:
-    check_cohorts(privacy, participation.schedule(num_clients))
   facts = None
   if data.files is not None:
     population = task.load(data)  # Was read before, for the task's defaults.
     model.check_for(population)
     facts = population.facts
-  return Settings(
+  settings = Settings(
     task=task,
     data=data,
     model=model,
@@ -138,17 +163,15 @@ def from_flags(values: flags.FlagValues) -> Settings:
     optimization=optimization,
     run=run,
     server=server,
-    flags={
-      # JSON has no infinity.
-      name: 'inf' if values[name].value == math.inf else values[name].value
-      for name in sorted(values)
-      if name not in _MAY_DIFFER
-    },
+    learning_run=of_run,
+    flags=flag_values,
     command=_command(values),
     remarks=() if values.task is not None else own.chosen(values, values.num_clients),
     facts=facts,
     checksums=_checksums(values, privacy),
   )
+  settings.check(None if num_clients is None else participation.schedule(num_clients))
+  return settings
 
 
 def _size(
@@ -160,49 +183,6 @@ def _size(
     model.check_for(population)
     trainable, _ = model.make(population.shape, seed=0).initial_weights
   return sum(int(np.size(weight)) for weight in trainable)
-
-
-def check_cohorts(
-  privacy: privacy_options.Privacy, schedule: sampling.Schedule
-) -> None:
-  if privacy.mechanism is None:
-    return
-  numbers, cohort = dict(privacy.mechanism.options), schedule.clients_per_round
-  maximum = numbers.get('max_clients')
-  if maximum is not None and maximum < cohort:
-    raise ValueError(
-      f'--max_clients={maximum}, and rounds ask for {cohort:g} clients, whose sum '
-      'might wrap around. Change one of them.'
-    )
-  options.check_clients(privacy.mechanism, numbers.get('min_clients', 0), schedule)
-
-
-def _check_packing(
-  run: run_options.Run, privacy: privacy_options.Privacy, server: options.Server
-) -> None:
-  """Refuses packs, canaries and seeded noise of clients if clients train one by one."""
-  mechanism, stated = privacy.mechanism, run.packed_simulation
-  clients_add_noise = mechanism is not None and mechanism.placement.is_on_clients
-  why_one_by_one = options.why_one_by_one(server, mechanism, '--') or (
-    '--nopacked_simulation' if stated is False else None
-  )
-  needing = {
-    '--packed_simulation': stated is True,
-    f'--scheduler={run.scheduler}': run.scheduler is not None,
-    'noise of clients without --secret_noise': (
-      clients_add_noise and privacy.noise_seed(run) is not None
-    ),
-  }
-  options.check_packing(why_one_by_one, needing)
-  if run.audit_canaries is not None:
-    options.check_canaries(
-      run.audit_canaries,
-      mechanism,
-      server,
-      is_packed=why_one_by_one is None,
-      is_other_noise=privacy.nbafl is not None or privacy.simulated_cohort_scale != 1,
-      name='--audit_canaries',
-    )
 
 
 def _draws_clients(values: flags.FlagValues) -> bool:

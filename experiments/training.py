@@ -74,11 +74,9 @@ def train(
     settings.model.check_for(population)
     model = settings.model.make(shape, run.seed)
     schedule = settings.participation.schedule(num_clients + (run.audit_canaries or 0))
-    settings_lib.check_cohorts(privacy, schedule)
+    settings.check(schedule)
     if privacy.mechanism is not None:
-      privacy.mechanism.part_of(
-        models_lib.weight_names(model), models_lib.weights_in_words(model)
-      )
+      models_lib.part_of(privacy.mechanism, model)
   except ValueError as e:
     raise program.WrongUsage(str(e)) from e
   mechanism: Any = privacy.nbafl or privacy.mechanism
@@ -88,18 +86,7 @@ def train(
   if population.test_examples is not None:
     measured = settings.model.test_metrics(shape, population.label_scaling)
     test = learning.Evaluation(population.test_examples, measured, run.evaluate_every)
-  names = {each.name for each in dataclasses.fields(learning.RunOptions)}
-  stated = {n: each for n, each in dataclasses.asdict(run).items() if each is not None}
-  options = learning.RunOptions(
-    **{name: each for name, each in stated.items() if name in names},
-    noise_seed=privacy.noise_seed(run),
-    settings=settings.flags,
-    preprocessing=population.preprocessing and population.preprocessing.to_json(),
-    target_epsilon=privacy.target_epsilon,
-    not_covered=(*population.not_covered, *not_covered),
-    data_facts=population.facts or None,
-  )
-  optimization = settings.optimization
+  optimization, preprocessing = settings.optimization, population.preprocessing
   result = learning.train(
     model,
     population.clients,
@@ -115,7 +102,12 @@ def train(
       settings.server, optimizer=optimization.server_optimizer_of(schedule.num_rounds)
     ),
     test=test,
-    run=options,
+    run=dataclasses.replace(
+      settings.learning_run,
+      preprocessing=None if preprocessing is None else preprocessing.to_json(),
+      not_covered=(*population.not_covered, *not_covered),
+      data_facts=population.facts or None,
+    ),
   )
   name, saved = settings.model.metric.name, plot.read_run(run_dir)
   if saved.has(f'test_{name}'):

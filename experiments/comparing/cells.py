@@ -368,7 +368,7 @@ def run(
       for future in [each for each in running if each.done()]:
         cell = running.pop(future)
         if future.status == 'error':  # For example if workers were lost with this cell.
-          yield cell, cluster.in_words(future.exception()), 0.0
+          yield cell, failures.in_words(future.exception()), 0.0
           continue
         worker, error, seconds = future.result()
         yield cell, error, seconds
@@ -378,7 +378,7 @@ def run(
             client.restart_workers([worker], raise_for_error=False)
   except (Exception, asyncio.CancelledError) as e:
     raise cluster.ClusterError(
-      f'The Dask cluster failed: {cluster.in_words(e)}. Finished runs are kept, and '
+      f'The Dask cluster failed: {failures.in_words(e)}. Finished runs are kept, and '
       'the others go on where they were: give the same command with a --scheduler that '
       'runs, or with --jobs to go on here.'
     ) from e

@@ -10,7 +10,6 @@ from typing import Any, Callable, Optional
 from absl import flags
 
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.learning import options
 
@@ -63,7 +62,6 @@ OF_CLIENTS = tuple(name for name, kind in KINDS.items() if kind.build is not Non
 
 # Factor of the clients' learning rate, by the fraction of the rounds that are over.
 CLIENT_SCHEDULES: dict[str, Callable[[float], float]] = {
-  'constant': lambda over: 1.0,
   'linear': lambda over: 1.0 - over,
   'cosine': lambda over: (1.0 + math.cos(math.pi * over)) / 2,
   'exponential': lambda over: 0.01**over,
@@ -87,7 +85,7 @@ class Optimization:
   client_learning_rate_schedule: str = program.flag(
     'Schedule over rounds of the learning rate of local training: constant; linear or '
     'cosine decay towards 0; or exponential decay to a hundredth.',
-    list(CLIENT_SCHEDULES),
+    [_CONSTANT, *CLIENT_SCHEDULES],
     default=_CONSTANT,
   )
   proximal_strength: Optional[float] = program.flag(
@@ -125,20 +123,14 @@ class Optimization:
     within='[1, inf)',
   )
 
-  def client_learning_rate_fn(
-    self, num_rounds: int
-  ) -> Optional[Callable[[int], float]]:
-    """The clients' learning rate by round, from 0; `None` if it is constant."""
-    if self.client_learning_rate_schedule == _CONSTANT:
-      return None
-    fraction = CLIENT_SCHEDULES[self.client_learning_rate_schedule]
-    return lambda number: self.client_learning_rate * fraction(number / num_rounds)
-
   def client_training(self, num_rounds: int) -> options.ClientTraining:
-    rate_fn = self.client_learning_rate_fn(num_rounds)
+    rate, rate_fn = self.client_learning_rate, None
     optimizer: Any = KINDS[self.client_optimizer].make
-    if rate_fn is None:
-      optimizer = optimizer(self.client_learning_rate)
+    if self.client_learning_rate_schedule == _CONSTANT:
+      optimizer = optimizer(rate)
+    else:
+      factor = CLIENT_SCHEDULES[self.client_learning_rate_schedule]
+      rate_fn = lambda number: rate * factor(number / num_rounds)  # noqa: E731
     return options.ClientTraining(
       self.batch_size, self.local_epochs, optimizer, rate_fn, self.proximal_strength
     )
@@ -205,12 +197,6 @@ class _Aggregation:
 AGGREGATION = program.rows_of(_Aggregation)
 
 
-def server_from_flags(
-  values: flags.FlagValues,
-  mechanism: Optional[joint_mechanism.AnyMechanism],
-  clip_norm: Optional[float],
-) -> options.Server:
+def server_from_flags(values: flags.FlagValues) -> options.Server:
   names = [each.name for each in dataclasses.fields(options.Server)]
-  server = options.Server(**{n: values[n].value for n in names if n in values})
-  options.check_server(server, mechanism, clip_norm, '--')
-  return server
+  return options.Server(**{n: values[n].value for n in names if n in values})

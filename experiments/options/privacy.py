@@ -20,7 +20,6 @@ from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.programs import table
-from tff_dp_aggregators.learning import options as learning_options
 from tff_dp_aggregators.strategies import registry
 
 from . import optimization as optimization_options
@@ -156,14 +155,10 @@ def from_flags(
   _check_clipping(values)
   mechanism = target_epsilon = None
   if values.mechanism != NONE:
-    _check_adjacency(values, participation.schema)
     _set_numbers(values, participation, model_size)
     mechanism = _mechanism(values, participation, optimization)
     if values.noise_multiplier is None and not mechanism.placement.is_simulation:
       target_epsilon = values.target_epsilon  # Simulated noise does not keep a target.
-  learning_options.check_scale(
-    values.simulated_cohort_scale, mechanism, '--simulated_cohort_scale'
-  )
   return Privacy(
     mechanism=mechanism,
     clip_norm=None if values.clipping == NONE else values.clip_norm,
@@ -187,7 +182,6 @@ def _with_parts(
   values: flags.FlagValues, participation: participation_options.Participation
 ) -> Privacy:
   flags_lib.check_beside_parts(values, names())
-  _check_adjacency(values, participation.schema)
   _set_target(values)
   mechanism = flags_lib.joint(values, participation.schema)
   if mechanism.target is None:
@@ -288,18 +282,6 @@ def _mechanism(
   if mechanism.target is not None and mechanism.target.rho is not None:
     adaptive.made_for(mechanism.target)
   return adaptive
-
-
-def _check_adjacency(values: flags.FlagValues, schema: sampling.Schema) -> None:
-  """Refuses a relation that the ledger of a run without sampling has no events for."""
-  if values.adjacency is None or sampling.is_sampled(schema):
-    return
-  own = sampling.adjacency(sampling.check_relation(schema))
-  if values.adjacency != own:
-    raise ValueError(
-      f'--adjacency={values.adjacency} does not go with a run without sampling, whose '
-      f'ledger has events for {own}. Leave it out; for a plan, tff-dp-report takes it.'
-    )
 
 
 def _strategy_for_server(

@@ -88,17 +88,8 @@ class Run(Cluster):
 def from_flags(values: flags.FlagValues) -> Run:
   if values.run_dir is not None:
     run_directory.check_usable(values.run_dir)
-  if values.audit_canaries is None:
-    program.refuse(values, ['audit_confidence'], 'is for --audit_canaries.')
-  check_scheduler(values)
+  cluster.check(values.scheduler, values.trusted_network, '--scheduler')
   return Run(**program.read(Run, values))
-
-
-def check_scheduler(values: flags.FlagValues) -> None:
-  if values.scheduler is None:
-    program.refuse(values, ['trusted_network'], 'is for --scheduler.')
-  else:
-    cluster.check(values.scheduler, values.trusted_network, '--scheduler')
 
 
 def make_directory(path: str, flag: str) -> None:

@@ -185,7 +185,7 @@ def test_client_learning_rate_schedules_match_documentation(schedule, last, midd
   optimization = _tiny(
     f'--client_learning_rate_schedule={schedule}', '--client_learning_rate=0.5', *LIMITS
   ).optimization
-  rate = optimization.client_learning_rate_fn(12)
+  rate = optimization.client_training(12).learning_rate_fn
   if rate is None:
     assert schedule == 'constant'
     rate = lambda number: optimization.client_learning_rate  # noqa: E731

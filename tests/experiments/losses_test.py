@@ -6,6 +6,7 @@ import pytest
 from experiments import losses
 from experiments import metrics
 from experiments.data import population
+from tff_dp_aggregators.learning.runs import evaluation
 
 TOKENS = population.Shape(
   (4,), 'int32', (4,), 'tokens', 6, ignored_labels=(0,), unscored_labels=(4, 5)
@@ -58,7 +59,9 @@ def test_token_loss_metric_does_not_depend_on_batches():
   expected = float(losses.function(TOKENS, None)(logits, LABELS))
   measure = metrics.TOKEN_LOSS.make(TOKENS)
   sums = [measure.sums(LABELS[part], logits[part]) for part in (slice(2), slice(2, 3))]
-  assert sums[0].plus(sums[1]).mean == pytest.approx(expected, rel=1e-5)
+  assert evaluation.Sums(*np.sum(sums, axis=0)).mean == pytest.approx(
+    expected, rel=1e-5
+  )
 
 
 def test_batch_of_only_padding_has_zero_loss():
@@ -92,7 +95,7 @@ def _measured(name, shape, outputs, labels):
   halves = [
     metric.sums(labels[part], outputs[part]) for part in (slice(1), slice(1, None))
   ]
-  return halves[0].plus(halves[1]).mean
+  return evaluation.Sums(*np.sum(halves, axis=0)).mean
 
 
 def test_token_accuracy_ignores_padding_unknown_words_and_ends():

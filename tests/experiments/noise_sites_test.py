@@ -146,17 +146,17 @@ def test_adaptive_clipping_has_default_noise_of_count():
     ((NONE, '--inner_aggregator=secure_sum'), 'updates without clip norm sum'),
     (
       ('--inner_aggregator=secure_sum', '--packed_simulation'),
-      '--packed_simulation is for packs of clients',
+      '--packed_simulation=True is for packs of clients',
     ),
     (
       (GAUSSIAN, '--noise_site=local', '--nopacked_simulation'),
-      'noise of clients without --secret_noise',
+      'noise that each client draws, with no --secret_noise, is for packs',
     ),
     ((SKELLAM, '--dimension=100'), '--dimension=100 is not the number of trainable'),
     ((SKELLAM, '--noise_multiplier=2'), 'skellam with noise_site=clients needs bits'),
     (
       (SKELLAM, '--max_clients=3', '--min_clients=2'),
-      '--max_clients=3, and rounds ask for 4',
+      'max_clients=3, and rounds ask for 4',
     ),
     (
       (SKELLAM, '--noise_multiplier=2', '--bits=16', '--inner_aggregator=secure_sum'),

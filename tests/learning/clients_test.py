@@ -236,19 +236,14 @@ def test_size_of_datasets_is_limited(monkeypatch):
     learning.Clients.of({'a': long}).examples(0)
 
 
-def _noisy(x):
-  return x + tf.random.uniform([2])
-
-
 _BASE = tf.data.Dataset.from_tensor_slices(_arrays(5)['x'])
 _RANDOM_DATASETS = {
   'shuffle': _BASE.shuffle(9),
   'with a seed, in another order each time': _BASE.shuffle(9, seed=1),
-  'cached': _BASE.shuffle(9).cache(),
   'within': _BASE.batch(5).flat_map(
     lambda each: tf.data.Dataset.from_tensor_slices(each).shuffle(9)
   ),
-  'map, cached': _BASE.map(_noisy).cache(),
+  'map': _BASE.map(lambda x: x + tf.random.uniform([2])),
 }
 
 
@@ -270,7 +265,7 @@ def test_client_data_and_objects_that_draw_examples_are_refused():
     for seed in (1, None)
   )
   clients_lib.check_repeatable(seeded)
-  with pytest.raises(ValueError, match="client 'a' differ .*Shuffle|shuffle"):
+  with pytest.raises(ValueError, match="client 'a' differ .*shuffle"):
     clients_lib.check_repeatable(unseeded)
   rng = np.random.default_rng(1)
 

@@ -161,7 +161,7 @@ _DROPPING = {'clients_per_round': None, 'schedule': training_runs.schedule(_ROUN
     ),
     (
       {'mechanism': _SHARES, 'clients_per_round': 2},
-      'min_clients is 3, but clients_per_round is 2',
+      'round 0 is of 2 clients, but min_clients is 3',
     ),
     (
       {'mechanism': _LOCAL, 'simulated_cohort_scale': 2.0},

@@ -363,7 +363,7 @@ def test_schedule_that_violates_min_separation_stops_the_run(tmp_path):
           'gaussian', training_runs.PARTICIPATION, 2.0, adjacency='replace_one'
         )
       },
-      'for adjacency=replace_one, .* are accounted for zero_out',
+      'mechanism.adjacency=replace_one does not .* events for zero_out',
     ),
   ],
 )

@@ -46,27 +46,7 @@ _NAMES = {
   'weight_names': 'models',
 }
 
-__all__ = [
-  'ClientSource',
-  'ClientTraining',
-  'Clients',
-  'Evaluation',
-  'MeanMetric',
-  'Result',
-  'RunOptions',
-  'Server',
-  'ServerSchedule',
-  'SimulatedCohort',
-  'build_dp_fed_avg',
-  'build_dp_fed_prox',
-  'build_dp_fed_sgd',
-  'build_ftrl',
-  'load',
-  'packed',
-  'runtime',
-  'train',
-  'weight_names',
-]
+__all__ = [*_NAMES, 'packed', 'runtime']
 
 
 def __getattr__(name: str) -> Any:

@@ -6,8 +6,7 @@ A client's examples are read when they are needed: nothing copies the population
 import collections
 import copy
 import functools
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Callable, Optional
 
 import numpy as np
@@ -29,9 +28,6 @@ _KEEPING = (
   *('ParallelMap', 'Prefetch', 'Repeat', 'Shuffle', 'Skip', 'Take'),
 )
 _WHY_FINITE = 'Its update would count as zero in each round.'
-# Operations of datasets that draw, and their inputs that are seeds.
-_SEED_INPUTS = {'Shuffle': slice(2, 4), 'RandomDataset': slice(0, 2)}
-_DRAWN_IN_GRAPH = re.compile(r'^(Random|Multinomial|TruncatedNormal|Parameterized)')
 
 
 class Clients:
@@ -200,13 +196,10 @@ def check_repeatable(clients: Clients) -> None:
   numbers = np.linspace(0, len(clients) - 1, _NUM_READ_TWICE).round().astype(int)
   for number in np.unique(numbers):
     first = [np.asarray(each) for each in tf.nest.flatten(clients.examples(number))]
-    given = clients._read(clients.ids[number])
-    drawn = set(_unseeded(given)) if isinstance(given, tf.data.Dataset) else set()
     second = [np.asarray(each) for each in tf.nest.flatten(clients.examples(number))]
-    if drawn or not all(map(np.array_equal, first, second)):
+    if not all(map(np.array_equal, first, second)):
       raise ValueError(
-        f'the examples of {clients.owner(number)} differ when they are read again, '
-        f'here or in another program ({", ".join(sorted(drawn)) or "by your code"}): a '
+        f'the examples of {clients.owner(number)} differ when they are read again: a '
         'round that is run again would train on something else. Leave out shuffle, as '
         'training orders examples itself, or give it a seed and '
         'reshuffle_each_iteration=False; in map use tf.random.stateless_...; or read '
@@ -214,21 +207,16 @@ def check_repeatable(clients: Clients) -> None:
       )
 
 
-def _graph_of(dataset: tf.data.Dataset) -> Any:
-  """The graph of a dataset, without any nodes if it cannot be serialized."""
+def _ends_in_batches(dataset: tf.data.Dataset) -> bool:
+  """Whether the last operation that makes or undoes batches makes them."""
   try:
     serialized = tf.raw_ops.DatasetToGraphV2(
       input_dataset=dataset._variant_tensor,
       external_state_policy=1,  # Ignores state in Python, such as generators.
     )
-  except tf.errors.OpError:
-    return tf.compat.v1.GraphDef()
-  return tf.compat.v1.GraphDef.FromString(serialized.numpy())
-
-
-def _ends_in_batches(dataset: tf.data.Dataset) -> bool:
-  """Whether the last operation that makes or undoes batches makes them."""
-  graph = _graph_of(dataset)
+  except tf.errors.OpError:  # It cannot be serialized.
+    return False
+  graph = tf.compat.v1.GraphDef.FromString(serialized.numpy())
   nodes = {node.name: node for node in graph.node}
   node = next((node for node in graph.node if node.op == '_Retval'), None)
   while node is not None and node.input:
@@ -238,29 +226,6 @@ def _ends_in_batches(dataset: tf.data.Dataset) -> bool:
     if not node.op.startswith(_KEEPING):
       return False
   return False
-
-
-def _unseeded(dataset: tf.data.Dataset) -> Iterator[str]:
-  """Yields the operations of a dataset's graph that draw without a seed."""
-  # Without a graph, only a second read can show a difference.
-  graph = _graph_of(dataset)
-  scopes = [graph.node, *(each.node_def for each in graph.library.function)]
-  for nodes in scopes:
-    zeros = {
-      node.name
-      for node in nodes
-      if node.op == 'Const'
-      and node.attr['value'].tensor.dtype == tf.int64.as_datatype_enum
-      and not tf.make_ndarray(node.attr['value'].tensor).any()
-    }
-    for node in nodes:
-      inputs = [each.split(':')[0] for each in node.input]
-      for kind, seeds in _SEED_INPUTS.items():
-        if node.op.startswith(kind) and inputs[seeds] and set(inputs[seeds]) <= zeros:
-          yield node.op
-      if _DRAWN_IN_GRAPH.search(node.op) and 'seed' in node.attr:
-        if not node.attr['seed'].i and not node.attr['seed2'].i:
-          yield node.op
 
 
 def _sorted_ids(ids: Any) -> Sequence[Any]:

@@ -63,11 +63,12 @@ class ClusterError(RuntimeError):
 
 
 def check(
-  scheduler: str, trusted_network: bool = False, name: str = 'scheduler'
+  scheduler: Optional[str], trusted_network: bool = False, name: str = 'scheduler'
 ) -> None:
-  """Checks the address of a scheduler, without connecting to it."""
-  address, local = _ADDRESS.fullmatch(scheduler), _LOCAL.fullmatch(scheduler)
-  if address is None and local is None:
+  """Checks the address of a scheduler, if there is one, without connecting to it."""
+  given = scheduler or ''
+  address, local = _ADDRESS.fullmatch(given), _LOCAL.fullmatch(given)
+  if scheduler is not None and address is None and local is None:
     raise ValueError(
       f'{name}={scheduler} is not the address of a Dask scheduler; give {name}='
       'tcp://HOST:PORT or tls://HOST:PORT, as `dask scheduler` prints it, or '
@@ -90,8 +91,8 @@ def check(
     is_elsewhere = not all(host.is_loopback for host in hosts)
   if trusted_network and not is_elsewhere:
     raise ValueError(
-      f'{trust} is for a {name}=tcp://HOST:PORT of another machine, and here there is '
-      f'{name}={scheduler}; leave it out.'
+      f'{trust} is for a {name}=tcp://HOST:PORT of another machine, and here it is '
+      f'{scheduler}; leave it out.'
     )
   if is_elsewhere and not trusted_network:
     raise ValueError(
@@ -133,11 +134,11 @@ def connect(
       except Exception as e:  # A server that is no scheduler can cause any error.
         raise ClusterError(
           f'{name} cannot be used, or not be reached within {reach_seconds:g} seconds: '
-          f'{in_words(e)}. Look whether a scheduler of Dask {distributed.__version__} '
-          "runs there by this protocol, whether this machine may connect, and Dask's "
-          'configuration names keys and certificates of the same authority '
-          '(docs/several_machines.md). A script that starts local processes has to '
-          "begin below if __name__ == '__main__'."
+          f'{failures.in_words(e)}. Look whether a scheduler of Dask '
+          f'{distributed.__version__} runs there by this protocol, whether this '
+          "machine may connect, and Dask's configuration names keys and certificates "
+          'of the same authority (docs/several_machines.md). A script that starts '
+          "local processes has to begin below if __name__ == '__main__'."
         ) from e
       stack.enter_context(_closing(client))
     try:
@@ -145,8 +146,8 @@ def connect(
       answers = client.run(differs, software(), callback_timeout=_WORKERS_SECONDS)
     except Exception as e:
       raise ClusterError(
-        f'{name} has no workers that answer: {in_words(e)}. Look at their logs, or '
-        'start some by `dask worker` with the address and --nthreads 1.'
+        f'{name} has no workers that answer: {failures.in_words(e)}. Look at their '
+        'logs, or start some by `dask worker` with the address and --nthreads 1.'
       ) from e
     unfit = [f'{worker} {why}' for worker, why in answers.items() if why]
     if unfit:
@@ -187,11 +188,6 @@ def _closing(resource: Any) -> Iterator[Any]:
   finally:
     with contextlib.suppress(Exception):
       resource.close(timeout=_CLOSE_SECONDS)
-
-
-def in_words(error: BaseException) -> str:
-  """The type and the message of an error, on one line."""
-  return f'{type(error).__name__}: {" ".join(str(error).split()).rstrip(".")}'
 
 
 def dask_setup(worker: Any) -> None:
@@ -262,8 +258,9 @@ class Cluster:
       ) from e
     except Exception as e:
       raise ClusterError(
-        f'The Dask cluster failed: {in_words(e)}. Nothing of the round was kept. The '
-        'same call goes on from the last checkpoint, on this cluster, another, or none.'
+        f'The Dask cluster failed: {failures.in_words(e)}. Nothing of the round was '
+        'kept. The same call goes on from the last checkpoint, on this cluster, '
+        'another, or none.'
       ) from e
 
   def _submit(

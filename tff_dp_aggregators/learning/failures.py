@@ -61,6 +61,12 @@ class ComputationError(RuntimeError):
     )
 
 
+def in_words(error: BaseException) -> str:
+  """The type and the message of an error, on one line."""
+  text = ' '.join(str(error).split()).rstrip('.')
+  return f'{type(error).__name__}: {text[:_MAX_LENGTH]}'
+
+
 def of_grpc(error: grpc.RpcError) -> ComputationError:
   """Converts an error of gRPC to one whose message is its sentence."""
   get_details = getattr(error, 'details', None)

@@ -22,6 +22,7 @@ from tensorflow.python.ops import embedding_ops
 from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.util import nest
 
+from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.learning import clients as clients_lib
 from tff_dp_aggregators.learning import functions
 from tff_dp_aggregators.learning import keras_losses
@@ -132,9 +133,14 @@ def weight_shapes(model: tff.learning.models.FunctionalModel) -> dict[str, list[
   return dict(zip(weight_names(model), [list(np.shape(weight)) for weight in flat]))
 
 
-def weights_in_words(model: tff.learning.models.FunctionalModel) -> list[str]:
-  """The names of a model's trainable weights with their shapes, for messages."""
-  return [f'{name} {shape}' for name, shape in weight_shapes(model).items()]
+def part_of(
+  mechanism: joint_mechanism.AnyMechanism, model: tff.learning.models.FunctionalModel
+) -> tuple[str, ...]:
+  """The part of each trainable weight; empty if the mechanism has no parts."""
+  shapes = weight_shapes(model)
+  return mechanism.part_of(
+    tuple(shapes), [f'{name} {shape}' for name, shape in shapes.items()]
+  )
 
 
 def _check_inputs(model: tf.keras.Model, element_spec: Any, owner: str) -> None:

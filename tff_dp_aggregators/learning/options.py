@@ -256,18 +256,69 @@ class TooFewExamplesError(ValueError):
   """A client has fewer examples than the noise was planned for."""
 
 
-def check_packing(why_not_packed: Optional[str], needing: Mapping[str, bool]) -> None:
-  """Refuses stated settings that need packs, if clients are trained one by one."""
-  for stated, is_stated in needing.items():
-    if is_stated and why_not_packed is not None:
+def check_together(
+  run: RunOptions,
+  server: Server,
+  mechanism: Optional[joint_mechanism.AnyMechanism],
+  *,
+  clip_norm: Optional[float],
+  scheduler: Any,
+  cohort_scale: float,
+  is_nbafl: bool,
+  schedule: Optional[sampling.Schedule] = None,
+  model_size: Any = None,
+  are_flags: bool = False,
+) -> None:
+  """Refuses options that do not go with each other, or not with the mechanism.
+
+  `schedule`, `model_size`: Where they are known.
+  """
+  of_run = '--' if are_flags else 'run.'
+  if mechanism is not None and not mechanism.is_sampled:
+    # States, and so the ledger, have events for this neighbouring relation alone.
+    relation = sampling.check_relation(mechanism.participation)
+    if mechanism.relation is not relation:
+      raise ValueError(
+        f'{"--" if are_flags else "mechanism."}adjacency={mechanism.adjacency} does '
+        'not go with a run without sampling, whose ledger has events for '
+        f'{sampling.adjacency(relation)}. Leave it out; for a plan, tff-dp-report '
+        'takes it.'
+      )
+  scale_name = '--simulated_cohort_scale' if are_flags else 'scale'
+  _check_scale(cohort_scale, mechanism, scale_name)
+  _check_server(server, mechanism, clip_norm, '--' if are_flags else 'server.')
+  one_by_one = why_one_by_one(run, server, mechanism, are_flags)
+  if run.audit_canaries:
+    _check_canaries(
+      f'{of_run}audit_canaries={run.audit_canaries}',
+      run.audit_canaries,
+      mechanism,
+      server,
+      is_packed=one_by_one is None,
+      is_other_noise=is_nbafl or cohort_scale != 1,
+      model_size=model_size,
+    )
+  seed = 'no --secret_noise' if are_flags else f'run.noise_seed={run.noise_seed}'
+  # With one seed, all clients would add the same noise.
+  is_noise_seeded = mechanism is not None and (
+    mechanism.adds_noise_on_clients and run.noise_seed is not None
+  )
+  for stated, is_stated in (
+    (f'{of_run}packed_simulation=True', run.packed_simulation is True),
+    (f'{"--" if are_flags else ""}scheduler={scheduler}', scheduler is not None),
+    (f'noise that each client draws, with {seed},', is_noise_seeded),
+  ):
+    if is_stated and one_by_one is not None:
       raise ValueError(
         f'{stated} is for packs of clients, and these clients are trained one by one: '
-        f'{why_not_packed}. Leave one of them out.'
+        f'{one_by_one}. Leave one of them out.'
       )
+  if mechanism is not None and schedule is not None:
+    _check_clients(mechanism, schedule)
 
 
-def check_scale(
-  scale: float, mechanism: Optional[joint_mechanism.AnyMechanism], name: str = 'scale'
+def _check_scale(
+  scale: float, mechanism: Optional[joint_mechanism.AnyMechanism], name: str
 ) -> None:
   """Refuses a larger cohort's noise unless one server adds it for all weights."""
   if mechanism is None:
@@ -283,10 +334,17 @@ def check_scale(
     )
 
 
-def check_clients(
-  mechanism: joint_mechanism.AnyMechanism, min_clients: int, schedule: sampling.Schedule
+def _check_clients(
+  mechanism: joint_mechanism.AnyMechanism, schedule: sampling.Schedule
 ) -> None:
-  """Refuses cohorts of fewer than `min_clients`, and retries that no event counts."""
+  """Refuses cohorts of other sizes than planned, and retries that no event counts."""
+  numbers, cohort = dict(mechanism.options), schedule.clients_per_round
+  min_clients, max_clients = numbers.get('min_clients', 0), numbers.get('max_clients')
+  if max_clients is not None and max_clients < cohort:
+    raise ValueError(
+      f'max_clients={max_clients}, and rounds ask for {cohort:g} clients, whose sum '
+      f'might wrap around: plan with max_clients={math.ceil(cohort)} or more.'
+    )
   dropouts = getattr(schedule, 'dropouts', None)
   goal, rounds = schedule.reporting_goal, range(schedule.num_rounds)
   placement = mechanism.placement
@@ -318,15 +376,15 @@ def check_clients(
       )
 
 
-def check_canaries(
+def _check_canaries(
+  stated: str,
   number: int,
   mechanism: Optional[joint_mechanism.AnyMechanism],
   server: Server,
   *,
   is_packed: bool,
   is_other_noise: bool,
-  model_size: Any = None,
-  name: str = 'run.audit_canaries',
+  model_size: Any,
 ) -> None:
   """Refuses canaries without a claimed epsilon, or that the run cannot carry."""
   gaussian_of_server = (
@@ -363,14 +421,14 @@ def check_canaries(
     ),
   ):
     if does_not_fit:
-      raise ValueError(f'{name}={number} does not go with this: {why}.')
+      raise ValueError(f'{stated} does not go with this: {why}.')
 
 
-def check_server(
+def _check_server(
   server: Server,
   mechanism: Optional[joint_mechanism.AnyMechanism],
   clip_norm: Optional[float],
-  prefix: str = 'server.',
+  prefix: str,
 ) -> None:
   """Refuses options of the server that do not go with the mechanism, or with none."""
   plain, secure, modular = INNER
@@ -400,14 +458,16 @@ def check_server(
 
 
 def why_one_by_one(
+  run: RunOptions,
   server: Server,
   mechanism: Optional[joint_mechanism.AnyMechanism],
-  prefix: str = 'server.',
+  are_flags: bool = False,
 ) -> Optional[str]:
   """Why clients cannot be packed; `None` if they can."""
+  of_run, of_server = ('--', '--') if are_flags else ('run.', 'server.')
   if mechanism is not None and mechanism.has_integer_noise:
     return f'each client draws its share of {mechanism.name} noise with its own key'
   if server.inner_aggregator != SUM:
-    name = f'{prefix}inner_aggregator={server.inner_aggregator}'
+    name = f'{of_server}inner_aggregator={server.inner_aggregator}'
     return f'{name} sums what each client sends'
-  return None
+  return None if run.packed_simulation else f'{of_run}packed_simulation=False'

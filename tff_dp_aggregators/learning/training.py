@@ -256,13 +256,8 @@ def train(
     if mechanism is None and getattr(run, name) is not None:
       value = getattr(run, name)
       raise ValueError(f'run.{name}={value} is for a mechanism; leave it out.')
-  if isinstance(scheduler, str):
-    cluster_lib.check(scheduler, run.trusted_network)
-  elif run.trusted_network:
-    raise ValueError(
-      "run.trusted_network is for a scheduler='tcp://HOST:PORT' of another machine, "
-      f'and here it is {scheduler!r}; leave it out.'
-    )
+  address = scheduler if isinstance(scheduler, str) else None
+  cluster_lib.check(address, run.trusted_network)
   run_directory.check_usable(run_dir)
   if mechanism is not None and mechanism.parts and clip_norm is not None:
     raise ValueError(
@@ -285,7 +280,7 @@ def train(
       schedule = sampling.for_scheme(limits, *numbers)
     else:
       schedule = sampling.for_mechanism(mechanism, *numbers)
-  _check_schedule(schedule, mechanism, len(population), clients_per_round, num_rounds)
+  _check_schedule(schedule, len(population), clients_per_round, num_rounds)
   schedule = schedule.for_clients(population.draw_ids)
   doubt = gaussian.doubt_of_delta(delta, scale * len(population))
   if mechanism is not None and doubt is not None:
@@ -387,7 +382,6 @@ def _mechanism(
       'mechanism must be an accounting.Mechanism, JointMechanism or nbafl.Nbafl, a '
       f'learning.SimulatedCohort of a mechanism, or None; got {given!r}.'
     )
-  options.check_scale(scale, given)
   return given, scale, nbafl
 
 
@@ -460,20 +454,10 @@ def _local_training(
 
 def _check_schedule(
   schedule: sampling.Schedule,
-  mechanism: Optional[joint_mechanism.AnyMechanism],
   num_clients: int,
   clients_per_round: Optional[float],
   num_rounds: Optional[int],
 ) -> None:
-  if mechanism is not None and not mechanism.is_sampled:
-    # States, and so the ledger, have events for this neighbouring relation alone.
-    relation = sampling.check_relation(mechanism.participation)
-    if mechanism.relation is not relation:
-      raise ValueError(
-        f'the mechanism is for adjacency={mechanism.adjacency}, and rounds without '
-        f'sampling are accounted for {sampling.adjacency(relation)}. Leave adjacency '
-        'out; a plan can be reported for any.'
-      )
   for name, given, planned in (
     ('clients', num_clients, schedule.num_clients),
     ('clients_per_round', clients_per_round, schedule.clients_per_round),

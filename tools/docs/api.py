@@ -404,9 +404,10 @@ def _all(module: griffe.Module) -> Optional[list[str]]:
   """`__all__` of a module, or nothing if it has none."""
   values: dict[str, list[str]] = {}
   for node in _tree(_file(module)).body:
-    if isinstance(node, ast.Assign) and isinstance(node.value, (ast.List, ast.Tuple)):
+    if isinstance(node, ast.Assign):
       items: list[str] = []
-      for item in node.value.elts:
+      listed = getattr(node.value, 'elts', None) or getattr(node.value, 'keys', [])
+      for item in listed:  # A table's keys are names as well.
         if isinstance(item, ast.Starred) and isinstance(item.value, ast.Name):
           items += values.get(item.value.id, [])
         elif isinstance(item, ast.Constant) and isinstance(item.value, str):

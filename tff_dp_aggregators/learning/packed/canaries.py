@@ -61,12 +61,8 @@ class Canaries:
       return range(len(ids) + self.number)
     return [*ids, *(f'audit canary {i}' for i in range(self.number))]
 
-  # A run has a file with each round's release projected onto each direction.
-
-  @property
-  def columns(self) -> list[str]:
-    """The file's columns: round, bits of its canaries, and a column for each canary."""
-    return [_ROUND, _TOOK_PART, *map(str, range(self.number))]
+  # A run has a file with each round's release projected onto each direction, and the
+  # bits of the canaries that took part.
 
   def row(
     self, number: int, took_part: np.ndarray, projections: np.ndarray
@@ -88,7 +84,8 @@ class Canaries:
     for of_round, each in zip(took_part, rows):
       packed = np.frombuffer(bytes.fromhex(each[_TOOK_PART]), np.uint8)
       of_round[:] = np.unpackbits(packed, count=self.number)
-    projections = [[float(each[name]) for name in self.columns[2:]] for each in rows]
+    names = list(map(str, range(self.number)))
+    projections = [[float(each[name]) for name in names] for each in rows]
     scores = canaries_lib.scores(np.array(projections), took_part, mechanism)
     return canaries_lib.Record(self.inserted, scores, len(rows), self.confidence)
 

@@ -70,10 +70,6 @@ class Sums(NamedTuple):
   values: float = 0.0
   weights: float = 0.0
 
-  def plus(self, other: 'Sums') -> 'Sums':
-    """Returns the sums of these examples and others."""
-    return Sums(self.values + other.values, self.weights + other.weights)
-
   @property
   def mean(self) -> float:
     """The weighted mean; raises ValueError if there is no weight."""
@@ -140,26 +136,6 @@ class MeanMetric:
       )
     weighted = np.where(weights > 0, values, 0.0) * weights
     return Sums(float(weighted.sum()), total)
-
-
-def by_name(given: Any, names: Sequence[str]) -> dict[str, tuple[Any, str]]:
-  """Maps Keras's names to metrics in the form of `compile`, with their outputs."""
-  by_output = dict.fromkeys(names or [''], given)
-  if names and isinstance(given, Mapping):
-    by_output = dict(given)
-  elif names and any(isinstance(each, (list, tuple)) for each in given):
-    by_output = dict(zip(names, given))
-  result: dict[str, tuple[Any, str]] = {}
-  for output, metrics in by_output.items():
-    for each in metrics if isinstance(metrics, (list, tuple)) else [metrics]:
-      name = f'{output}_{_name_of(each)}' if output else _name_of(each)
-      if name in result:
-        raise ValueError(f'two metrics are called {name!r}; give one another name.')
-      # A single object would mix the values of all outputs.
-      is_shared = output and isinstance(each, tf.keras.metrics.Metric)
-      copied = type(each).from_config(each.get_config()) if is_shared else each
-      result[name] = copied, output
-  return result
 
 
 def _name_of(metric: Any) -> str:
@@ -419,7 +395,22 @@ def _metrics_by_name(
   if isinstance(metrics, Mapping) and not is_compiled:
     if not any(isinstance(each, (list, tuple)) for each in metrics.values()):
       return {name: (metric, '') for name, metric in metrics.items()}
-  return by_name(metrics, outputs)
+  by_output = dict.fromkeys(outputs or [''], metrics)
+  if outputs and isinstance(metrics, Mapping):
+    by_output = dict(metrics)
+  elif outputs and any(isinstance(each, (list, tuple)) for each in metrics):
+    by_output = dict(zip(outputs, metrics))
+  result: dict[str, tuple[Any, str]] = {}
+  for output, listed in by_output.items():
+    for each in listed if isinstance(listed, (list, tuple)) else [listed]:
+      name = f'{output}_{_name_of(each)}' if output else _name_of(each)
+      if name in result:
+        raise ValueError(f'two metrics are called {name!r}; give one another name.')
+      # A single object would mix the values of all outputs.
+      is_shared = output and isinstance(each, tf.keras.metrics.Metric)
+      copied = type(each).from_config(each.get_config()) if is_shared else each
+      result[name] = copied, output
+  return result
 
 
 def _shapes(arrays: Any) -> str:

@@ -216,7 +216,7 @@ class Plan:
     """The mechanism that is run, which is `mechanism` unless a cohort is simulated."""
     if self.larger_cohort is None:
       return self.mechanism
-    # `options_lib.check_scale` refuses joint mechanisms.
+    # `options_lib.check_together` refuses joint mechanisms.
     mechanism = cast(accounting.Mechanism, self.mechanism)
     return mechanism_of_run(mechanism, self.simulated_cohort_scale)
 
@@ -273,10 +273,7 @@ class Plan:
     """The part of each trainable weight; empty if the mechanism has no parts."""
     if self.mechanism is None:
       return ()
-    model = self.training.model
-    return self.mechanism.part_of(
-      models.weight_names(model), models.weights_in_words(model)
-    )
+    return models.part_of(self.mechanism, self.training.model)
 
   @functools.cached_property
   def composed_spending(self) -> Optional[spent_by_round.SpentByRound]:
@@ -294,19 +291,15 @@ class Plan:
   @property
   def why_one_by_one(self) -> Optional[str]:
     """Why clients are not packed; `None` if they are."""
-    stated = None if self.options.packed_simulation else 'run.packed_simulation=False'
-    return options_lib.why_one_by_one(self.server, self.mechanism) or stated
-
-  @property
-  def clients_add_noise(self) -> bool:
-    """Whether each client adds noise to its own update."""
-    mechanism = self.added_noise
-    return mechanism is not None and mechanism.adds_noise_on_clients
+    return options_lib.why_one_by_one(self.options, self.server, self.mechanism)
 
   @property
   def draws_anew(self) -> bool:
-    """Whether a round that is run again gets other noise: no state has its keys."""
-    return self.clients_add_noise and self.options.noise_seed is None
+    """Whether clients draw other noise if a round is run again: no state has keys."""
+    is_secret = self.options.noise_seed is None
+    return self.mechanism is not None and (
+      self.mechanism.adds_noise_on_clients and is_secret
+    )
 
   @functools.cached_property
   def noise_generator(self) -> str:
@@ -315,33 +308,20 @@ class Plan:
 
   def check(self, scheduler: Any) -> None:
     """Checks that the settings go together, before anything is written."""
-    options_lib.check_server(self.server, self.mechanism, self.clip_norm)
     if self.nbafl is not None:
       self._check_nbafl(self.nbafl)
-    if self.canaries is not None:
-      options_lib.check_canaries(
-        self.canaries.number,
-        self.mechanism,
-        self.server,
-        is_packed=self.packed,
-        is_other_noise=bool(self.nbafl or self.larger_cohort),
-        model_size=self.noised_size,
-      )
-    stated, seed = self.options.packed_simulation, self.options.noise_seed
-    options_lib.check_packing(
-      self.why_one_by_one,
-      {
-        f'run.packed_simulation={stated}': stated is True,
-        f'scheduler={scheduler!r}': scheduler is not None,
-        # With one seed, all clients would add the same noise.
-        f'run.noise_seed={seed} with noise that each client draws': (
-          self.clients_add_noise and seed is not None
-        ),
-      },
+    options_lib.check_together(
+      self.options,
+      self.server,
+      self.mechanism,
+      clip_norm=self.clip_norm,
+      scheduler=scheduler,
+      cohort_scale=self.simulated_cohort_scale,
+      is_nbafl=self.nbafl is not None,
+      schedule=self.schedule,
+      model_size=self.noised_size,
     )
-    mean = self.mean()
-    if self.mechanism is not None and mean is not None:
-      options_lib.check_clients(self.mechanism, mean.min_clients, self.schedule)
+    self.mean()  # Raises its errors before anything is written.
 
   def _check_nbafl(self, planned: accounting.nbafl.Nbafl) -> None:
     assert self.mechanism is not None

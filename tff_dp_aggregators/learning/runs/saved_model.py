@@ -21,6 +21,7 @@ import tensorflow_federated as tff
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.learning import clients
+from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning.runs import progress
 from tff_dp_aggregators.learning.runs import run_directory
@@ -88,7 +89,7 @@ def save(
   except Exception as e:  # A user's model may raise anything.
     progress.say(
       f'{directory.path}: the architecture of the model cannot be kept '
-      f'({_one_line(e)}). Its weights will be; to use them: {_REMEDY}.',
+      f'({failures.in_words(e)}). Its weights will be; to use them: {_REMEDY}.',
       sys.stderr,
     )
 
@@ -225,9 +226,9 @@ def _load_saved(run_dir: str, custom_objects: Optional[Mapping[str, Any]]) -> An
       )
     except Exception as e:  # Keras or a user's layer may raise anything.
       raise NotKeptError(
-        f'{path} cannot be loaded: {_one_line(e)}. If it has classes or functions of '
-        'your own, give learning.load(run_dir, custom_objects={"Name": Name, ...}); '
-        f'else: {_REMEDY}.'
+        f'{path} cannot be loaded: {failures.in_words(e)}. If it has classes or '
+        'functions of your own, give learning.load(run_dir, custom_objects='
+        f'{{"Name": Name, ...}}); else: {_REMEDY}.'
       ) from e
   path = os.path.join(run_dir, run_directory.ARCHITECTURE)
   if not os.path.exists(path):
@@ -297,8 +298,3 @@ def _check_shapes(wanted: Any, weights: tff.learning.models.ModelWeights) -> Non
       f'the weights of the run (trainable ones, others) are of shapes {found}, and '
       f'those of the model of {shapes}: give the model that was trained.'
     )
-
-
-def _one_line(error: Exception) -> str:
-  text = ' '.join(str(error).split()).rstrip('.')
-  return f'{type(error).__name__}: {text[:500]}'
