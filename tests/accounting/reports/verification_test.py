@@ -52,6 +52,16 @@ def test_files_are_found_beside_a_moved_report(tmp_path):
   assert not statements.verify(tmp_path, report).ok
 
 
+def test_other_file_of_the_same_name_beside_the_report_is_noted(tmp_path):
+  report = statements.with_ledger(tmp_path)
+  folder = tmp_path / 'copy'
+  folder.mkdir()
+  (folder / 'ledger.jsonl').write_text('other')
+  result = statements.verify(folder, report)
+  assert result.ok
+  assert any('was not verified' in each for each in result.notes), result.notes
+
+
 def test_verify_detects_altered_and_missing_files(tmp_path):
   report = statements.with_ledger(tmp_path)
   path = tmp_path / 'ledger.jsonl'

@@ -992,7 +992,7 @@ def _epsilon_of_side(side: Losses, delta: float) -> tuple[float, bool]:
 
 
 def _delta_of_side(side: Losses, epsilon: float) -> tuple[float, float]:
-  """Delta by grids of growing range, until the share of error, returned too, is small."""
+  """Delta by grids of growing range, and the share of it that is error."""
   if epsilon >= _loss_bound(side):
     return 0.0, 0.0
   delta, error_share = 1.0, 1.0

@@ -6,6 +6,7 @@ execute it any number of times.
 
 import dataclasses
 import os
+import re
 import sys
 import typing
 from collections.abc import Collection, Iterable, Sequence
@@ -180,7 +181,10 @@ def settings_of(name: str, text: str, to: type[_Settings], example: str) -> _Set
     if not what.strip() or not what.isprintable():
       raise ValueError('it has no name')
     pairs = [each.partition('=')[::2] for each in settings.split(',')]
-    given = [(key.strip(), value.strip()) for key, value in pairs]
+    # msgspec reads numbers as JSON has them, with a digit before the point.
+    given = [
+      (key.strip(), re.sub(r'^\.(?=\d)', '0.', value.strip())) for key, value in pairs
+    ]
     fields = strict_json.unique([('name', what.strip()), *given])
     return msgspec.convert(fields, to, strict=False)
   except (ValueError, msgspec.ValidationError) as e:

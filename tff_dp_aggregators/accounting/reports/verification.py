@@ -129,10 +129,10 @@ def _verify(path: str, statement_of: Optional[StatementOf]) -> Result:
   wrong_files: list[str] = []
   try:
     located = _located(report, folder)
-    wrong_files = _wrong_files(located)
+    wrong_files, notes = _check_files(located, folder)
     again = json.loads(json.dumps(_build_again(located)))
     differences = [*wrong_files, *_differences(report, again)]
-    notes = [*_notes_on_software(report, again)]
+    notes += _notes_on_software(report, again)
     # Differences that the command leads to as well are listed once.
     known = {f'{_LED_TO}{each}' for each in differences}
     for found, remarks in (
@@ -202,9 +202,9 @@ def _bring_up_to_date(report: dict[str, Any]) -> None:
     _bring_up_to_date(part)
 
 
-def _wrong_files(report: dict[str, Any]) -> list[str]:
-  """Lines on files of a report, at their paths, that are missing or changed."""
-  wrong = []
+def _check_files(report: dict[str, Any], folder: str) -> tuple[list[str], list[str]]:
+  """Lines on files that are missing or changed, and notes on others beside a report."""
+  wrong, notes = [], []
   runs = [run['verification'] or {} for _, run in model.runs(report)]
   for stated in [file for run in runs for file in run.get('files', ())]:
     role, path, sha256 = stated['role'], stated['path'], stated['sha256']
@@ -221,7 +221,13 @@ def _wrong_files(report: dict[str, Any]) -> list[str]:
         f'the {role} {path!r} is not the file that the report was made of: its sha256 '
         f'is {found}, the report has {sha256}'
       )
-  return list(dict.fromkeys(wrong))
+    beside = os.path.join(folder, os.path.basename(path))
+    if os.path.isfile(beside) and sources.file_of(role, beside)['sha256'] != found:
+      notes.append(
+        f'{beside} is not the {role} of the report, and was not verified: that is '
+        f'{path}, where the report says'
+      )
+  return list(dict.fromkeys(wrong)), list(dict.fromkeys(notes))
 
 
 def _check_by_another_method(
