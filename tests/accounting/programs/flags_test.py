@@ -55,13 +55,13 @@ def test_rounds_noise_and_target_are_checked_against_each_other():
 
 def test_limits_may_be_passed_to_planned():
   limits = strategies.Participation(40, 7, 3)
-  plan = _plan(*TREE, '--target_epsilon=2', limits=limits)
+  plan = _plan(*TREE, '--noise_multiplier=9', limits=limits)
   assert plan.mechanism.participation == limits
-  longer = _plan(*TREE, '--target_epsilon=2', '--num_rounds=60', limits=limits)
+  longer = _plan(*TREE, '--noise_multiplier=9', '--num_rounds=60', limits=limits)
   # 20 more rounds have room for three more participations.
   assert longer.mechanism.participation == strategies.Participation(60, 7, 6)
   with pytest.raises(ValueError, match='--sampling does not go .* drawn in secret'):
-    _plan(*TREE, '--target_epsilon=2', '--sampling=poisson', limits=limits)
+    _plan(*TREE, '--noise_multiplier=9', '--sampling=poisson', limits=limits)
 
 
 @pytest.mark.parametrize(
