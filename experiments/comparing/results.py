@@ -303,10 +303,12 @@ def _axis(
   record: grid.Record, varied: Sequence[str], rows: Sequence[Mapping[str, str]]
 ) -> Optional[str]:
   """The flag of the horizontal axis: a varied noise, or else a varied number."""
+  usable = [n for n in varied if any(math.isfinite(_x(row, n)) for row in rows)]
   for name in _NOISE:
-    if name in record.varied and len({row[name] for row in rows} - {''}) > 1:
+    is_usable = name in usable and name in record.varied
+    if is_usable and len({row[name] for row in rows} - {''}) > 1:
       return name
-  for name in varied:
+  for name in usable:
     numbers = {_number(row[name]) for row in rows if row[name]}
     if len(numbers) >= _MIN_AXIS_VALUES and all(map(math.isfinite, numbers)):
       return name

@@ -145,6 +145,14 @@ def test_picture_labels_simulated_epsilon_as_no_guarantee():
   assert 'no guarantee' in chart.get_xlabel()
 
 
+def test_picture_has_no_axis_of_noise_if_every_epsilon_is_infinite():
+  lines = [((noise,), '0.5', '', 'inf', {}) for noise in '123']
+  chart = picture(['noise_multiplier'], lines)
+  assert [each.get_text() for each in chart.get_yticklabels()] == [
+    f'noise_multiplier={noise}' for noise in '123'
+  ]
+
+
 def test_ranking_lists_means_that_seeds_cannot_tell_apart(record):
   def rows(errors, seeds):
     names = ('target_epsilon', 'test_accuracy', 'test_accuracy_stderr')
