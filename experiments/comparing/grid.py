@@ -162,6 +162,25 @@ def points(axes: Axes, others: Mapping[str, Any]) -> tuple[Point, ...]:
   return tuple(all_points)
 
 
+def as_saved(
+  points: Sequence[Point], saved: Sequence[Point], values: flags.FlagValues
+) -> tuple[Point, ...]:
+  """Returns points in the words of equal ones that are saved: 0.10 as 0.1."""
+  return tuple(
+    each
+    if each in saved
+    else next((old for old in saved if _is_same(each, old, values)), each)
+    for each in points
+  )
+
+
+def _is_same(one: Point, other: Point, values: flags.FlagValues) -> bool:
+  if one.left_out != other.left_out or one.settings.keys() != other.settings.keys():
+    return False
+  parsed = [_parsed(each.settings.items(), values) for each in (one, other)]
+  return parsed[0] == parsed[1]
+
+
 def unused_by(chosen: Mapping[str, Any]) -> frozenset[str]:
   """Returns flags that only go with other mechanisms, or other sites of noise."""
   mechanism, site = chosen.get('mechanism'), chosen.get('noise_site')
