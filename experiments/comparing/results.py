@@ -277,7 +277,7 @@ def picture(record: grid.Record, rows: Sequence[Mapping[str, str]]) -> Any:
     return axes
   axes = plot.new_axes(title, _x_label(x, drawn), metric_name)
   lines: dict[str, list[tuple[float, float, float]]] = {}
-  places = [_x(row, x) for row in drawn]
+  places, levels = [_x(row, x) for row in drawn], itertools.cycle(plot.LEVELS)
   for row, place, value, error in zip(drawn, places, values, errors):
     label = _label(row, [name for name in varied if name != x])
     if math.isfinite(place):
@@ -285,7 +285,7 @@ def picture(record: grid.Record, rows: Sequence[Mapping[str, str]]) -> Any:
       continue
     is_private = math.isfinite(_number(row['epsilon']))
     label = label if is_private else f'{label} (no privacy)'.lstrip()
-    axes.axhline(value, color=plot.GREY, label=label)
+    axes.axhline(value, label=label, **next(levels))
     if math.isfinite(error):
       axes.axhspan(value - error, value + error, color=plot.GREY, alpha=0.12)
   for label, points in lines.items():
