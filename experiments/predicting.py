@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import tempfile
 from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
@@ -10,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tff_dp_aggregators import learning
+from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.learning import keras_losses
 from tff_dp_aggregators.learning.runs import evaluation
 from tff_dp_aggregators.learning.runs import run_directory
@@ -281,7 +283,12 @@ def export(predictor: Predictor, folder: str) -> dict[str, tf.TensorSpec]:
   signature = of_arguments.get_concrete_function(
     **{spec.name: spec for spec in specs.values()}
   )
-  tf.saved_model.save(served, folder, signatures={'serving_default': signature})
+  beside, prefix = os.path.dirname(os.path.abspath(folder)), run_directory.LAYING_OUT
+  with tempfile.TemporaryDirectory(prefix=prefix, dir=beside) as temporary:
+    path = os.path.join(temporary, 'model')
+    tf.saved_model.save(served, path, signatures={'serving_default': signature})
+    new_files.sync_tree(path)
+    os.rename(path, folder)
   return specs
 
 
