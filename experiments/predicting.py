@@ -53,6 +53,12 @@ class Predictor:
         suffix = f'_{label}' if label else ''
         for name, digits in (('prediction', 9), ('probability', 6)):
           if name in result:
+            if name + suffix in columns:
+              raise ValueError(
+                f'the column of clients is called {name + suffix!r}, like one of the '
+                'predictions. Leave it out of the data: predictions are in the order '
+                'of the rows.'
+              )
             values = result[name].numpy()
             columns[name + suffix] = [
               f'{each:.{digits}g}' if isinstance(each, float) else _text(each)

@@ -1,6 +1,7 @@
 """Predictions for new data, which are prepared as the training data were."""
 
 import csv
+import dataclasses
 import os
 import subprocess
 import sys
@@ -298,6 +299,14 @@ def test_unfit_rows_are_refused_with_line_number(classes, change, message, tmp_p
   assert result.returncode == 2 and 'new.csv' in result.stderr
   assert '--' not in result.stderr  # No flag of another program is named.
   assert not output.exists()
+
+
+def test_clients_in_column_named_like_predictions_are_refused(classes):
+  data = preprocessing.of_run(classes.run_dir).read(classes.test)
+  data = dataclasses.replace(data, client_column='probability')
+  predictor = predicting.Predictor(str(classes.run_dir))
+  with pytest.raises(ValueError, match="called 'probability', like .* Leave it out"):
+    next(predictor.columns(data))
 
 
 def test_existing_files_and_conflicting_flags_are_refused(classes, tmp_path):
