@@ -327,10 +327,14 @@ def _planned(values: flags.FlagValues, refused: Mapping[str, str]) -> Comparison
   untuned = {**refused, **dict.fromkeys(_METRIC_FLAGS, 'it decides what is best')}
   tuned = grid.axes(values.tune or (), values, untuned, '--tune')
   check_apart(axes, tuned, given)
+  output = values.output or run_options.new_directory('compare')
+  points = grid.points(axes, {**on_all, 'mechanism': values.mechanism})
+  if saved := grid.saved_record(output):
+    points = grid.as_saved(points, saved.points, values)
   record = grid.Record(
     given=given,
     varied=[*axes],
-    points=grid.points(axes, {**on_all, 'mechanism': values.mechanism}),
+    points=points,
     tasks=(),
     seeds=values.seeds,
     tuned={
@@ -342,7 +346,6 @@ def _planned(values: flags.FlagValues, refused: Mapping[str, str]) -> Comparison
     },
     tuning_seeds=values.tuning_seeds,
   )
-  output = values.output or run_options.new_directory('compare')
   trusted = {'trusted_network': values.trusted_network}
   return Comparison(
     output, record, tuned, {'scheduler': scheduler, 'name': flag, **trusted}

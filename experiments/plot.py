@@ -32,7 +32,13 @@ from tff_dp_aggregators.learning.runs import run_directory
 ROUND, EPSILON, SECONDS = 'round', 'epsilon', 'seconds'
 _TEST = 'test_'
 FORMATS = ('png', 'svg')
-GREY = '#555555'  # Of horizontal lines.
+GREY = '#555555'
+# Styles of horizontal lines, so that several can be told apart.
+LEVELS = tuple(
+  {'color': color, 'linestyle': style}
+  for color in (GREY, '#AAAAAA')
+  for style in ('-', '--', ':', '-.')
+)
 # Okabe and Ito's, for colour-blind people; without yellow, which is pale on white.
 _COLORS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000')
 _STYLE = {
@@ -115,6 +121,7 @@ def picture(
   names = [os.path.basename(os.path.abspath(run.directory)) for run in runs]
   title = title or (names[0] if len(runs) == 1 else f'{len(runs)} runs')
   axes = new_axes(title, _in_words(x, runs), _in_words(y, runs))
+  levels = itertools.cycle(LEVELS)
   for run, label in zip(runs, labels(runs)):
     for name in (x, y):
       # Runs without privacy have no epsilon, and are drawn as a level.
@@ -129,7 +136,7 @@ def picture(
       raise ValueError(f'{run.directory} has no numbers in {y!r} over {x!r}.')
     if is_level:
       label = f'{label or run.directory} (no privacy)'
-      axes.axhline(points[1, -1], color=GREY, label=label)
+      axes.axhline(points[1, -1], label=label, **next(levels))
     else:
       axes.plot(*points, label=label)
   axes.set_xlim(left=0)

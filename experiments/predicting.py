@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import tempfile
 from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
@@ -10,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tff_dp_aggregators import learning
+from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.learning import keras_losses
 from tff_dp_aggregators.learning.runs import evaluation
 from tff_dp_aggregators.learning.runs import run_directory
@@ -51,6 +53,12 @@ class Predictor:
         suffix = f'_{label}' if label else ''
         for name, digits in (('prediction', 9), ('probability', 6)):
           if name in result:
+            if name + suffix in columns:
+              raise ValueError(
+                f'the column of clients is called {name + suffix!r}, like one of the '
+                'predictions. Leave it out of the data: predictions are in the order '
+                'of the rows.'
+              )
             values = result[name].numpy()
             columns[name + suffix] = [
               f'{each:.{digits}g}' if isinstance(each, float) else _text(each)
@@ -279,7 +287,12 @@ def export(predictor: Predictor, folder: str) -> dict[str, tf.TensorSpec]:
   signature = of_arguments.get_concrete_function(
     **{spec.name: spec for spec in specs.values()}
   )
-  tf.saved_model.save(served, folder, signatures={'serving_default': signature})
+  beside, prefix = os.path.dirname(os.path.abspath(folder)), run_directory.LAYING_OUT
+  with tempfile.TemporaryDirectory(prefix=prefix, dir=beside) as temporary:
+    path = os.path.join(temporary, 'model')
+    tf.saved_model.save(served, path, signatures={'serving_default': signature})
+    new_files.sync_tree(path)
+    os.rename(path, folder)
   return specs
 
 

@@ -12,7 +12,7 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Optional
 
 import msgspec
@@ -104,15 +104,19 @@ def axes(
       if not all(each for _, each in (value if option == '--tune' else value[:1])):
         raise ValueError(f'{option} {text!r} has an empty value; leave it out.')
       by_flag.setdefault(flag, {})[value] = None
-    parsed = [
-      [values[name].parser.parse(each) if each else None for name, each in value]
-      for value in by_flag[flag]
-    ]
+    parsed = [_parsed(value, values) for value in by_flag[flag]]
     if any(each in parsed[:place] for place, each in enumerate(parsed)):
       raise ValueError(
         f'{option} {text!r} has a value twice, in other words; leave one out.'
       )
   return {flag: tuple(listed) for flag, listed in by_flag.items()}
+
+
+def _parsed(settings: Iterable[Setting], values: flags.FlagValues) -> dict[str, Any]:
+  """Values by name, which are equal if settings are, in whatever words."""
+  return {
+    name: values[name].parser.parse(text) if text else None for name, text in settings
+  }
 
 
 def _value(
@@ -156,6 +160,25 @@ def points(axes: Axes, others: Mapping[str, Any]) -> tuple[Point, ...]:
     left_out |= {f for f in unused if others.get(f) is not None}
     all_points[Point(settings, tuple(sorted(left_out)))] = None
   return tuple(all_points)
+
+
+def as_saved(
+  points: Sequence[Point], saved: Sequence[Point], values: flags.FlagValues
+) -> tuple[Point, ...]:
+  """Returns points in the words of equal ones that are saved: 0.10 as 0.1."""
+  return tuple(
+    each
+    if each in saved
+    else next((old for old in saved if _is_same(each, old, values)), each)
+    for each in points
+  )
+
+
+def _is_same(one: Point, other: Point, values: flags.FlagValues) -> bool:
+  if one.left_out != other.left_out or one.settings.keys() != other.settings.keys():
+    return False
+  parsed = [_parsed(each.settings.items(), values) for each in (one, other)]
+  return parsed[0] == parsed[1]
 
 
 def unused_by(chosen: Mapping[str, Any]) -> frozenset[str]:

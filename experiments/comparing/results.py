@@ -277,7 +277,7 @@ def picture(record: grid.Record, rows: Sequence[Mapping[str, str]]) -> Any:
     return axes
   axes = plot.new_axes(title, _x_label(x, drawn), metric_name)
   lines: dict[str, list[tuple[float, float, float]]] = {}
-  places = [_x(row, x) for row in drawn]
+  places, levels = [_x(row, x) for row in drawn], itertools.cycle(plot.LEVELS)
   for row, place, value, error in zip(drawn, places, values, errors):
     label = _label(row, [name for name in varied if name != x])
     if math.isfinite(place):
@@ -285,7 +285,7 @@ def picture(record: grid.Record, rows: Sequence[Mapping[str, str]]) -> Any:
       continue
     is_private = math.isfinite(_number(row['epsilon']))
     label = label if is_private else f'{label} (no privacy)'.lstrip()
-    axes.axhline(value, color=plot.GREY, label=label)
+    axes.axhline(value, label=label, **next(levels))
     if math.isfinite(error):
       axes.axhspan(value - error, value + error, color=plot.GREY, alpha=0.12)
   for label, points in lines.items():
@@ -303,10 +303,12 @@ def _axis(
   record: grid.Record, varied: Sequence[str], rows: Sequence[Mapping[str, str]]
 ) -> Optional[str]:
   """The flag of the horizontal axis: a varied noise, or else a varied number."""
+  usable = [n for n in varied if any(math.isfinite(_x(row, n)) for row in rows)]
   for name in _NOISE:
-    if name in record.varied and len({row[name] for row in rows} - {''}) > 1:
+    is_usable = name in usable and name in record.varied
+    if is_usable and len({row[name] for row in rows} - {''}) > 1:
       return name
-  for name in varied:
+  for name in usable:
     numbers = {_number(row[name]) for row in rows if row[name]}
     if len(numbers) >= _MIN_AXIS_VALUES and all(map(math.isfinite, numbers)):
       return name

@@ -19,6 +19,7 @@ from experiments.comparing import cells
 from experiments.comparing import grid
 from tests import executing
 from tests.experiments import simulations
+from tff_dp_aggregators.learning import cluster
 
 SMALL = (
   '--num_clients=20',
@@ -228,6 +229,18 @@ def test_folder_that_another_comparison_changed_meanwhile_is_refused(
   assert result.returncode == 2
   assert 'was changed meanwhile by another one; give the same comm' in result.stderr
   assert path.read_text() == text
+
+
+def test_resumed_setting_keeps_its_words(tmp_path, monkeypatch):
+  points = [{'settings': {'client_learning_rate': '0.1'}, 'left_out': []}]
+  of_rates = {'varied': ['client_learning_rate'], 'points': points, 'tuned': {}}
+  (tmp_path / 'comparison.json').write_text(json.dumps({**_RECORD, **of_rates}))
+  cells_run = []
+  monkeypatch.setattr(cells, 'run', lambda _, todo, stop: cells_run.extend(todo) or ())
+  monkeypatch.setattr(cluster, 'connect', lambda **_: contextlib.nullcontext())
+  _compare(tmp_path, '--grid=client_learning_rate=0.10,0.2', '--seeds=1', *SMALL)
+  rates = [cell.point.settings['client_learning_rate'] for cell in cells_run]
+  assert rates == ['0.1', '0.2']
 
 
 def test_full_disk_is_reported_in_one_line(tmp_path, monkeypatch):

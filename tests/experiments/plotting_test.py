@@ -65,10 +65,12 @@ def test_labels_leave_out_private_flags(tmp_path, tree):
 
 def test_run_without_privacy_is_a_level_line_over_epsilon(tree, none):
   runs = [plot.read_run(tree), plot.read_run(none)]
-  first, second = plot.picture(runs, 'epsilon').lines
+  first, second, third = plot.picture([*runs, runs[1]], 'epsilon').lines
   assert first.get_xydata().tolist() == [[1.5, 0.25], [3.5, 0.75]]
   assert second.get_ydata() == [0.875, 0.875]
-  assert second.get_label() == 'mechanism=none (no privacy)'
+  assert second.get_label().startswith('mechanism=none')
+  assert second.get_label().endswith(' (no privacy)')
+  assert (second.get_linestyle(), third.get_linestyle()) == ('-', '--')
 
 
 def test_runs_without_common_metric_are_refused(tree, tmp_path):

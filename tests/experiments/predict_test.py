@@ -1,6 +1,7 @@
 """Predictions for new data, which are prepared as the training data were."""
 
 import csv
+import dataclasses
 import os
 import subprocess
 import sys
@@ -209,17 +210,33 @@ def test_exported_model_refuses_values_unknown_in_training(classes):
       classes.served.predict({**columns, name: values})
 
 
-def test_exported_model_tells_names_apart_as_the_reader_does():
-  known, large = ('0012', '12', '9.5', str(2**60)), 2**60 + 1
+def _predictor_of_codes(known):
   shape = population.Shape((1,), 'float32', (), 'number', embedded=(4,))
   inputs = tf.keras.Input([1])
-  served = predicting.Served(
-    types.SimpleNamespace(
-      preprocessing=preprocessing.Preprocessing(shape, embedded_columns={'x': known}),
-      gives_logits=False,
-      model=tf.keras.Model(inputs, tf.identity(inputs)),
-    )
+  return types.SimpleNamespace(
+    preprocessing=preprocessing.Preprocessing(shape, embedded_columns={'x': known}),
+    gives_logits=False,
+    model=tf.keras.Model(inputs, tf.identity(inputs)),
   )
+
+
+def test_exported_model_has_its_name_only_once_it_is_whole(tmp_path, monkeypatch):
+  folder, save = tmp_path / 'served', tf.saved_model.save
+
+  def checked(*args, **kwargs):
+    save(*args, **kwargs)
+    assert not folder.exists()
+
+  monkeypatch.setattr(tf.saved_model, 'save', checked)
+  predicting.export(_predictor_of_codes(('a', 'b')), f'{folder}/')
+  predicted = tf.saved_model.load(str(folder)).predict({'x': ['b', 'c']})
+  assert predicted['prediction'].numpy().tolist() == [1, 2]
+  assert os.listdir(tmp_path) == ['served']
+
+
+def test_exported_model_tells_names_apart_as_the_reader_does():
+  known, large = ('0012', '12', '9.5', str(2**60)), 2**60 + 1
+  served = predicting.Served(_predictor_of_codes(known))
   given = ['0012', ' 12.0', '+12', '9.50', str(2**60), str(large), '012', 'NA', '']
   codes = served.predict({'x': given})['prediction']
   assert codes.numpy().tolist() == [0, 1, 1, 2, 3, 4, 4, 4, 4]
@@ -282,6 +299,14 @@ def test_unfit_rows_are_refused_with_line_number(classes, change, message, tmp_p
   assert result.returncode == 2 and 'new.csv' in result.stderr
   assert '--' not in result.stderr  # No flag of another program is named.
   assert not output.exists()
+
+
+def test_clients_in_column_named_like_predictions_are_refused(classes):
+  data = preprocessing.of_run(classes.run_dir).read(classes.test)
+  data = dataclasses.replace(data, client_column='probability')
+  predictor = predicting.Predictor(str(classes.run_dir))
+  with pytest.raises(ValueError, match="called 'probability', like .* Leave it out"):
+    next(predictor.columns(data))
 
 
 def test_existing_files_and_conflicting_flags_are_refused(classes, tmp_path):

@@ -50,6 +50,12 @@ def test_same_value_in_other_words_is_refused(text, axes):
     axes(text)
 
 
+def test_equal_values_of_different_flags_are_different_settings(axes):
+  rates = 'gaussian:client_learning_rate=0.1,gaussian:server_learning_rate=0.1'
+  assert len(names(axes(f'mechanism={rates}'))) == 2
+  assert len(axes('mechanism=none:clip_norm=,none:batch_size=')['mechanism']) == 2
+
+
 def test_flags_attached_to_value_override_grid(axes):
   crossed = axes('mechanism=tree,banded:num_bands=8', 'num_bands=2,3')
   assert names(crossed) == ['mechanism=tree', 'mechanism=banded,num_bands=8']
@@ -115,6 +121,7 @@ def test_multi_flag_may_be_left_out_but_not_varied():
     ('mechanism=oak', "'oak' is not a value of --mechanism"),
     ('mechanisms=tree', 'there is no flag --mechanisms'),
     ('seed=1,2', '--seed cannot be varied: give --seeds=N'),
+    ('metric=accuracy,auc', '--metric cannot be varied: results by other metrics do'),
     ('timeout_seconds=3', '--timeout_seconds cannot be varied: it changes no result'),
   ],
 )

@@ -134,6 +134,18 @@ def test_picture_draws_metric_against_epsilon_with_line_per_mechanism():
   assert title == 'digits: test accuracy, 1 to 2 seeds (bars: standard error)'
 
 
+def test_picture_tells_runs_without_privacy_apart():
+  chart = picture(
+    ['mechanism', 'target_epsilon', 'model'],
+    [
+      *((('tree', each, 'linear'), '0.8', '', each, {}) for each in '24'),
+      *((('none', '', each), '0.9', '', 'inf', {}) for each in ('linear', 'dense')),
+    ],
+  )
+  levels = [line for line in chart.lines if 'no privacy' in line.get_label()]
+  assert [line.get_linestyle() for line in levels] == ['-', '--']
+
+
 def test_picture_labels_simulated_epsilon_as_no_guarantee():
   lines = [
     ((noise,), '0.5', '', 'inf', {'simulated_epsilon': epsilon})
@@ -143,6 +155,14 @@ def test_picture_labels_simulated_epsilon_as_no_guarantee():
   (line,) = chart.containers
   assert list(line[0].get_xdata()) == [3.25, 12.5]
   assert 'no guarantee' in chart.get_xlabel()
+
+
+def test_picture_has_no_axis_of_noise_if_every_epsilon_is_infinite():
+  lines = [((noise,), '0.5', '', 'inf', {}) for noise in '123']
+  chart = picture(['noise_multiplier'], lines)
+  assert [each.get_text() for each in chart.get_yticklabels()] == [
+    f'noise_multiplier={noise}' for noise in '123'
+  ]
 
 
 def test_ranking_lists_means_that_seeds_cannot_tell_apart(record):
