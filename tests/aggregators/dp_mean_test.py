@@ -223,12 +223,19 @@ def test_min_clients_are_refused_if_cohorts_are_secret():
   mechanism = accounting.Mechanism('gaussian', sampling.PoissonSampling(8, 0.5), 1.0)
   factory = aggregators.from_mechanism(
     mechanism,
-    clip_norm=1.0,
+    clip_norm=0.5,
     clients_per_round=4,
     schedule=sampling.for_mechanism(mechanism, 8, 4, seed=1),
   )
-  with pytest.raises(ValueError, match='min_clients=3 does not go with sampling'):
-    factory.with_not_private_signal_to_noise().with_min_clients(3)
+  other = aggregators.gaussian(clip_norm=1.0, noise_multiplier=1.0, clients_per_round=4)
+  for same_draws in (
+    factory.with_not_private_signal_to_noise(),
+    aggregators.joint({'a': factory, 'b': other}, ['a', 'b']),
+    aggregators.quantile(factory, initial_estimate=1.0),
+    aggregators.range_sums(factory),
+  ):
+    with pytest.raises(ValueError, match='min_clients=3 does not go with sampling'):
+      same_draws.with_min_clients(3)
 
 
 @pytest.mark.few(4)

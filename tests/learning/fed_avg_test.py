@@ -202,6 +202,25 @@ def test_clients_with_nan_are_counted_and_ignored(build, count):
   np.testing.assert_allclose(linear.flat(weights), linear.flat(alone), atol=1e-7)
 
 
+def test_counts_of_nan_are_summed_like_records_and_not_beside_noise_of_clients():
+  arguments = {'clip_norm': 1.0, 'noise_multiplier': 0.1, 'clients_per_round': 2}
+  bounded = aggregators.CoordinateBoundsFactory(
+    aggregators.gaussian(
+      **arguments, record_aggregation_factory=aggregators.secure_sum()
+    ),
+    bounds=1.0,
+  )
+  process = learning.build_dp_fed_avg(linear.functional_model(), bounded)
+  tff.test.assert_not_contains_unsecure_aggregation(process.next)
+  process = learning.build_dp_fed_avg(
+    linear.functional_model(), aggregators.local_gaussian(**arguments)
+  )
+  clients = [linear.client(1), linear.client(2, factor=np.nan)]
+  output, weights = linear.train(process, clients, num_rounds=1)
+  assert output.metrics['aggregator']['nonfinite_count'] == 0
+  assert np.all(np.isfinite(linear.flat(weights)))
+
+
 def test_fed_sgd_supports_set_model_weights_and_set_hparams(process):
   state = process.initialize()
   model = tff.learning.models.ModelWeights(

@@ -268,6 +268,7 @@ def _ending_in(activation, units=2, initializer='glorot_uniform'):
 
 _SPARSE = _KERAS.losses.SparseCategoricalCrossentropy
 _BINARY = _KERAS.losses.BinaryCrossentropy
+_ALONG_AXIS_1 = _KERAS.losses.CategoricalCrossentropy(from_logits=True, axis=1)
 
 
 @pytest.mark.parametrize('initializer', ['glorot_uniform', 'zeros'])
@@ -279,17 +280,20 @@ _BINARY = _KERAS.losses.BinaryCrossentropy
     (1, None, 'binary_crossentropy', 'from_logits=True'),
     (1, 'sigmoid', _BINARY(from_logits=True), 'takes logits'),
     (1, None, _BINARY(from_logits=True), None),
+    (2, 'softmax', _ALONG_AXIS_1, 'takes logits'),
+    (2, None, _ALONG_AXIS_1, None),
   ],
 )
 def test_from_logits_must_match_the_last_activation(
   units, activation, loss, message, initializer
 ):
   make = _ending_in(activation, units, initializer)
+  labels = _ONE_HOT if loss is _ALONG_AXIS_1 else _CLASSES
   if message is None:
-    _functional(make, _NUMBERS, _CLASSES, loss)
+    _functional(make, _NUMBERS, labels, loss)
   else:
     with pytest.raises(ValueError, match=message):
-      _functional(make, _NUMBERS, _CLASSES, loss)
+      _functional(make, _NUMBERS, labels, loss)
 
 
 def _softmax_cross_entropy(y_true, y_pred):

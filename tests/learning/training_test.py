@@ -82,19 +82,30 @@ def test_train_improves_the_model_and_writes_its_files(uninterrupted):
   assert 'RandomEligible' in report['participation']['enforced_by']
 
 
-def test_run_killed_while_it_removed_its_key_is_not_taken_for_finished(
-  tmp_path, monkeypatch
+class _Killed(BaseException):
+  pass
+
+
+@pytest.mark.parametrize('file', ['offsets.bin', 'original.json'])
+def test_run_killed_while_it_removed_data_or_key_finishes_later(
+  file, tmp_path, monkeypatch
 ):
-  run_dir = tmp_path / 'run'
-  with monkeypatch.context() as patched:
-    patched.setattr(shutil, 'rmtree', lambda *unused, **unused_too: None)
+  run_dir, rmtree = tmp_path / 'run', shutil.rmtree
+
+  def remove_a_file_and_die(path, **kwargs):
+    if os.path.exists(os.path.join(path, file)):
+      os.unlink(os.path.join(path, file))
+      raise _Killed
+    rmtree(path, **kwargs)
+
+  with monkeypatch.context() as patched, pytest.raises(_Killed):
+    patched.setattr(shutil, 'rmtree', remove_a_file_and_die)
     _train(run_dir)
-  assert {'.removed', 'data'} <= set(os.listdir(run_dir))
   assert not run_directory.looks_finished(str(run_dir))
   before = training_runs.results(run_dir)
   assert _train(run_dir).is_finished
   assert run_directory.looks_finished(str(run_dir))
-  assert set(os.listdir(run_dir)) - FILES == {'data'}
+  assert set(os.listdir(run_dir)) == FILES
   assert training_runs.results(run_dir) == before
 
 

@@ -72,6 +72,7 @@ class DPMeanFactory(checks.SetOnce, tff.aggregators.UnweightedAggregationFactory
     record_aggregation_factory: SumOfRecords = None,
     count_sum_factory: SumOfRecords = None,
     sample_specs: Any = _SCALAR_SPEC,
+    draws_are_secret: bool = False,
   ):
     """Initializes the factory.
 
@@ -89,6 +90,7 @@ class DPMeanFactory(checks.SetOnce, tff.aggregators.UnweightedAggregationFactory
       count_sum_factory: Sums pairs of int32 scalars, 1 for each client and 1 for each
         value that is not finite; `None` sums them in the same way as records.
       sample_specs: Record specs of the sample query, if it does not accept scalars.
+      draws_are_secret: Whether privacy rests on clients being drawn in secret.
 
     Raises:
       TypeError: If an argument has the wrong type.
@@ -120,7 +122,7 @@ class DPMeanFactory(checks.SetOnce, tff.aggregators.UnweightedAggregationFactory
     self._record_aggregation_factory = record_aggregation_factory
     self._count_sum_factory = count_sum_factory
     # Whether privacy rests on clients being drawn in secret.
-    self.draws_are_secret = False
+    self.draws_are_secret = draws_are_secret
     self._measures_signal = False
     self._sample_specs = sample_specs
     # A sample query, normally for scalar records; its constructor checks the arguments.

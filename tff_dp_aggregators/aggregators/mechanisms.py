@@ -271,6 +271,7 @@ def joint(
       parts[name].sample_spec(part_of[:index].count(name))
       for index, name in enumerate(part_of)
     ],
+    draws_are_secret=any(part.draws_are_secret for part in parts.values()),
   )
 
 

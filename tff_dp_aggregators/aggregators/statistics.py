@@ -73,6 +73,7 @@ def quantile(
     clients_per_round=counts.clients_per_round,
     min_clients=counts.min_clients or None,
     record_aggregation_factory=record_aggregation_factory,
+    draws_are_secret=counts.draws_are_secret,
   )
 
 
@@ -137,4 +138,5 @@ def range_sums(
     min_clients=nodes.min_clients or None,
     record_aggregation_factory=record_aggregation_factory,
     sample_specs=tf.TensorSpec([1], tf.float32),
+    draws_are_secret=nodes.draws_are_secret,
   )

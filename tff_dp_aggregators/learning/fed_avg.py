@@ -16,6 +16,7 @@ from tensorflow_federated.python.learning.algorithms import (
   fed_avg_with_optimizer_schedule,
 )
 
+from tff_dp_aggregators.aggregators import clientwise
 from tff_dp_aggregators.aggregators import factory
 from tff_dp_aggregators.aggregators import tracing
 from tff_dp_aggregators.base import checks
@@ -44,11 +45,24 @@ class _CountZeroWeights(tff.aggregators.WeightedAggregationFactory):
 
   def __init__(self, inner: tff.aggregators.UnweightedAggregationFactory):
     self._inner = inner
+    _, mean = clientwise.taken_off(inner)
+    # These zero NaN, and count it as they sum records, or not where clients add noise.
+    self._takes_nan = isinstance(
+      mean, (factory.DPMeanFactory, clientwise.ZeroNonfiniteFactory)
+    )
 
   def create(self, value_type: Any, weight_type: Any) -> Any:
     """Creates a process that measures clients of weight zero in `nonfinite_count`."""
     factory.check_value_type(value_type)
     inner = self._inner.create(value_type)
+
+    @tff.tensorflow.computation(value_type, weight_type)
+    @tracing.as_written
+    def with_nan(value: Any, weight: tf.Tensor) -> Any:
+      return tf.nest.map_structure(
+        lambda each: tf.where(tf.equal(weight, 0), tf.cast(np.nan, each.dtype), each),
+        value,
+      )
 
     @tff.tensorflow.computation(weight_type)
     @tracing.as_written
@@ -61,6 +75,8 @@ class _CountZeroWeights(tff.aggregators.WeightedAggregationFactory):
       tff.FederatedType(weight_type, tff.CLIENTS),
     )
     def next_fn(state: Any, value: Any, weight: Any) -> Any:
+      if self._takes_nan:
+        return inner.next(state, tff.federated_map(with_nan, (value, weight)))
       output = inner.next(state, value)
       count = tff.federated_sum(tff.federated_map(is_zero, weight))
       return tff.templates.MeasuredProcessOutput(
@@ -126,8 +142,8 @@ def build_dp_fed_avg(
 
   The process is that of `tff.learning.algorithms.build_unweighted_fed_avg`, but clients
   whose local training ended in NaN or infinity, which TFF silently replaces by zeros,
-  are counted in the aggregator's measurement `nonfinite_count`. The clients' own
-  training metrics in the process's output are *not* private.
+  are counted in the aggregator's measurement `nonfinite_count`, unless clients add
+  noise. The clients' own training metrics in the process's output are *not* private.
 
   Args:
     model_fn: A `tff.learning.models.FunctionalModel`, which simulates fastest, or a

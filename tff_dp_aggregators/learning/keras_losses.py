@@ -92,6 +92,10 @@ class Losses:
       name: _graph_takes_logits(tensor)
       for name, tensor in by_output('outputs', traced, self._names).items()
     }
+    for name, made, _ in self._parts:
+      if type(made).__module__ == losses_lib.__name__ and _function_of(made):
+        known = made.get_config().get('from_logits', self.takes_logits[name])
+        self.takes_logits[name] = known
 
   def __call__(self, output: Any, label: Any, sample_weight: Any = None) -> Any:
     """Returns the loss of a batch, whose examples may have weights."""

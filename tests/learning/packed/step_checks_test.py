@@ -1,5 +1,7 @@
 """Tests of the checks of a step of local training before it is run."""
 
+import dataclasses
+
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -58,6 +60,23 @@ def test_random_operations_are_found_and_refused(layer):
     ValueError, match='(forgets/|Shuffle|shuffle).*Dropout does.*stateless'
   ):
     training_lib.refuse_random_models(training)
+
+
+@dataclasses.dataclass
+class _SignSGD(tff.learning.optimizers.Optimizer):
+  rate: float
+
+  def initialize(self, specs):
+    return ()
+
+  def next(self, state, weights, gradients):
+    steps = tf.nest.map_structure(tf.sign, gradients)
+    return state, tf.nest.map_structure(lambda w, s: w - self.rate * s, weights, steps)
+
+
+def test_optimizers_need_no_hash():
+  training = dataclasses.replace(_training(), optimizer=_SignSGD(0.1))
+  assert training_lib.random_operations(training) == []
 
 
 def test_stateless_random_operations_are_accepted():

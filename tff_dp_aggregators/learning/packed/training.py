@@ -53,7 +53,7 @@ _COPIES = 8
 Examples = Sequence[tf.Tensor]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)  # Optimizers may have no hash.
 class LocalTraining:
   """A client's local training in a round.
 

@@ -383,13 +383,13 @@ class Run:
 
   def finish(self) -> None:
     """Removes what a resumed run needs: data, and all checkpoints at once."""
-    if self.directory.has(run_directory.DATA):
-      shutil.rmtree(self.directory.file(run_directory.DATA))
-    checkpoints = self.directory.file(run_directory.CHECKPOINTS)
     removed = self.directory.file(run_directory.REMOVED)
     shutil.rmtree(removed, ignore_errors=True)
-    os.rename(checkpoints, removed)
-    shutil.rmtree(removed)
+    for name in (run_directory.DATA, run_directory.CHECKPOINTS):
+      if self.directory.has(name):
+        # A name that is cleared if this is stopped: neither is ever there in part.
+        os.rename(self.directory.file(name), removed)
+        shutil.rmtree(removed)
 
 
 def _measured(metrics: Any) -> dict[str, Any]:

@@ -45,7 +45,7 @@ _MAY_DIFFER = (
   # Keras models draw theirs anew; a resumed run has the weights of its checkpoint.
   'training.model.initial_weights',
 )
-REMOVED = '.removed'  # Checkpoints, with the key of the noise, as they are removed.
+REMOVED = '.removed'  # Data, then checkpoints with the key of the noise, while removed.
 # Prefix of temporary names: data of a run without configuration, an architecture.
 LAYING_OUT = '.laying-out-'
 NEW_DATA = f'{LAYING_OUT}data'
