@@ -25,6 +25,8 @@ MAX_VALUES = 100  # Of a column that is one-hot encoded.
 _MAX_EMBEDDED_VALUES = 1_000_000  # Of a column; float32 holds their indices.
 # Up to so many different integers are taken for classes; maximum of classes.
 MAX_INT_CLASSES, _MAX_CLASSES = 20, 10_000
+# In batches with an error, so many rows are parsed alone, which is slow.
+_MAX_ROWS_ALONE = 2**14
 _FEW_CLASSES = 100  # So many are accepted however few rows each has.
 _FEATURE = (
   'Correct it, or remove the row; or give --one_hot_columns if all values of the '
@@ -220,10 +222,16 @@ class Reader:
     self, name: Optional[str], batch: source.Batch, error: problems.DataError
   ) -> problems.DataError:
     """Returns the error for a column, with its first row and the number of others."""
-    found = (
-      (each.where, row, words, kind)
+    rows = (
+      (each.where, row, each.columns[name][row : row + 1])
       for each in itertools.chain([batch], self._batches)
-      for row, words, kind in self._problems(name, each.columns[name])
+      if self._problem_of(name, each.columns[name])
+      for row in range(each.num_rows)
+    )
+    found = (
+      (where, row, why, why.replace(problems.shown(value[0]), ''))
+      for where, row, value in itertools.islice(rows, _MAX_ROWS_ALONE)
+      if (why := self._problem_of(name, value))
     )
     first = next(found, (batch.where, 0, str(error), ''))
     where, row, words, kind = first
@@ -233,21 +241,16 @@ class Reader:
       more = ' To predict without labels, leave the column out.'
     return problems.DataError(
       f'{where(row)}: {name or "the id of the client"} {words}'
-      f'{problems.others(each[:2] for each in alike)}{more}'
+      f'{problems.others((each[:2] for each in alike), rows)}{more}'
     )
 
-  def _problems(
-    self, name: Optional[str], values: source.Values
-  ) -> Iterator[tuple[int, str, str]]:
-    """Yields rows that cannot be parsed, with words, and words without the value."""
-    with contextlib.suppress(problems.DataError):
+  def _problem_of(self, name: Optional[str], values: source.Values) -> str:
+    """Returns words on why the values cannot be parsed; '' if they can."""
+    try:
       self._parse[name](values)
-      return
-    for row in range(len(values)):
-      try:
-        self._parse[name](values[row : row + 1])
-      except problems.DataError as e:
-        yield row, str(e), str(e).replace(problems.shown(values[row]), '')
+    except problems.DataError as e:
+      return str(e)
+    return ''
 
   def _add(self, batch: source.Batch) -> None:
     prep = self._prep
