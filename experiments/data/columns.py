@@ -199,7 +199,7 @@ class Numbers:
       array = _numbers(values)
       is_refused = self.refused is not None and self.refused[0](array).any()
       are_fit = array.shape[1:] == self.shape and self.reading.are_usable(array).all()
-      if are_fit and not is_refused:
+      if are_fit and array.size and not is_refused:
         if (np.abs(array) >= EXACT).any():
           self.may_be_names = 'digits that float64 does not hold'
         return array
@@ -215,6 +215,8 @@ class Numbers:
     elif not self.reading.are_usable(_numbers([value])).all():
       self.reading.refuse_missing(value)
       why = 'not finite in float32'
+    elif not np.size(value):
+      why = 'a list without values'
     elif np.shape(value) != self.shape:
       why = 'of another shape than values before'
     elif self.refused is not None and self.refused[0](_numbers([value])).any():

@@ -629,6 +629,16 @@ def test_single_label_may_be_a_list_of_one(tmp_path):
     _load_y(path)
 
 
+@pytest.mark.parametrize('name', ['x', 'y'])
+def test_empty_lists_are_refused(name, tmp_path):
+  rows = [{'who': f'c{i % 9}', 'x': i, 'y': i % 2, name: []} for i in range(40)]
+  path = own_data.write_json(tmp_path / 'data.jsonl', rows)
+  with pytest.raises(
+    problems.DataError, match=rf'line 1: {name} is \[\], which is a list without.* 40 r'
+  ):
+    _load_y(path)
+
+
 def test_load_remarks_on_leading_zeros_and_a_single_class(tmp_path):
   rows = [
     {'who': f'c{i % 9}', 'zip': f'{i:02}', 'share': f'0.{i}', 'y': 1} for i in range(30)
