@@ -182,15 +182,12 @@ class Numbers:
   reading: Reading
   remedy: str
   shape: Optional[tuple[int, ...]] = None  # Of an entry; `None`: that of the first.
-  is_label: bool = False  # A label may be a list of one, as Keras's data sets have it.
   refused: Optional[_Refusal] = None
   may_be_names: str = ''  # The reason, if any.
 
   def add(self, values: source.Values) -> np.ndarray:
     """Returns the values as float64, finite in float32."""
     values = self.reading.standard(values)
-    if self.is_label:
-      values = _singles(values)
     with contextlib.suppress(ValueError, TypeError, OverflowError):
       if self.shape is None:
         if any(isinstance(v, str) and re.match(r'\s*0\d', v) for v in values):
@@ -229,7 +226,7 @@ class Numbers:
     )
 
 
-def _singles(values: source.Values) -> source.Values:
+def singles(values: source.Values) -> source.Values:
   """Returns the values, those in a list of one without the list."""
   if isinstance(values, np.ndarray):
     return values[:, 0] if values.shape[1:] == (1,) else values
@@ -286,7 +283,7 @@ def ids(values: source.Values, reading: Reading) -> list[str]:
 def _one_a_row(values: source.Values) -> list[Any]:
   if not isinstance(values, np.ndarray):
     return list(values)
-  values = np.asarray(_singles(values))
+  values = np.asarray(singles(values))
   if values.ndim > 1:
     raise problems.DataError('has several values of a row, which make no name.')
   return values.tolist()

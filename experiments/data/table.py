@@ -169,8 +169,11 @@ class Reader:
         self._features[name] = columns.Numbers(reading, remedy, known)
     for name in prep.labels:
       self._labels[name] = self._label(first[name])
-    for name, column in (*self._features.items(), *self._labels.items()):
+    for name, column in self._features.items():
       self._parse[name] = column.add
+    for name, column in self._labels.items():
+      # A label may be a list of one, as Keras's data sets have it.
+      self._parse[name] = functools.partial(_added_singles, column)
 
   def _may_be_number(self, values: source.Values) -> bool:
     """Whether a column that begins with these values is numeric.
@@ -205,7 +208,7 @@ class Reader:
         self._reading, remedy, _MAX_CLASSES, classes, allows_numbers=not is_inferred
       )
     refused = columns.NO_TAG if are_tags else columns.INEXACT if is_inferred else None
-    return columns.Numbers(self._reading, remedy, shape, is_label=True, refused=refused)
+    return columns.Numbers(self._reading, remedy, shape, refused=refused)
 
   def _append(self, field: str, array: np.ndarray) -> None:
     if field not in self._spills:
@@ -391,6 +394,10 @@ class Reader:
 
   def _as_floats(self, parts: Iterator[np.ndarray]) -> np.ndarray:
     return spill.stored((each.astype(np.float64) for each in parts), self._folder)
+
+
+def _added_singles(column: columns.Column, values: source.Values) -> np.ndarray:
+  return column.add(columns.singles(values))
 
 
 def _input_shape(

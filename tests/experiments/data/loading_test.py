@@ -627,6 +627,11 @@ def test_single_label_may_be_a_list_of_one(tmp_path):
   path.write_text('\n'.join([*lines, '{"who": "c1", "x": 1, "y": [1, 2]}']))
   with pytest.raises(problems.DataError, match='y is of shape|y is .*shape'):
     _load_y(path)
+  rows = [{'who': f'c{i % 9}', 'x': i, 'y': [['no', 'yes'][i % 2]]} for i in range(60)]
+  data = _load_y(own_data.write_json(path, rows))
+  assert data.shape.names == ('no', 'yes')
+  _, labels = data.preprocessing.read(str(path)).arrays()
+  assert labels.tolist() == [0, 1] * 30
 
 
 @pytest.mark.parametrize('name', ['x', 'y'])
