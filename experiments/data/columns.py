@@ -190,9 +190,11 @@ class Numbers:
     values = self.reading.standard(values)
     with contextlib.suppress(ValueError, TypeError, OverflowError):
       if self.shape is None:
-        if any(isinstance(v, str) and re.match(r'\s*0\d', v) for v in values):
-          self.may_be_names = 'leading zeros'
         self.shape = np.shape(values[0])
+      if not self.may_be_names:
+        strings = [value for value in values if isinstance(value, str)]
+        if re.search(r'\n\s*0\d', '\n' + '\n'.join(strings)):
+          self.may_be_names = 'leading zeros'
       array = _numbers(values)
       is_refused = self.refused is not None and self.refused[0](array).any()
       are_fit = array.shape[1:] == self.shape and self.reading.are_usable(array).all()

@@ -653,6 +653,10 @@ def test_load_remarks_on_leading_zeros_and_a_single_class(tmp_path):
   assert zeros.startswith('zip has numbers with leading zeros, which are read as')
   assert single == 'All labels are the same class, 1; there is nothing to learn.'
   assert _load_y(path, one_hot_columns=('zip',)).remarks == (single,)
+  own_data.write_csv(path, [{**rows[-1], 'who': f'c{i % 9}'} for i in range(10_000)])
+  with path.open('a') as file:
+    file.write('c1,01,0.1,1\n')
+  assert _load_y(path).remarks == (zeros, single)
 
 
 def test_load_remarks_on_values_that_may_be_one_or_numbers(tmp_path):
