@@ -182,24 +182,23 @@ class Numbers:
   reading: Reading
   remedy: str
   shape: Optional[tuple[int, ...]] = None  # Of an entry; `None`: that of the first.
-  is_label: bool = False  # A label may be a list of one, as Keras's data sets have it.
   refused: Optional[_Refusal] = None
   may_be_names: str = ''  # The reason, if any.
 
   def add(self, values: source.Values) -> np.ndarray:
     """Returns the values as float64, finite in float32."""
     values = self.reading.standard(values)
-    if self.is_label:
-      values = _singles(values)
     with contextlib.suppress(ValueError, TypeError, OverflowError):
       if self.shape is None:
-        if any(isinstance(v, str) and re.match(r'\s*0\d', v) for v in values):
-          self.may_be_names = 'leading zeros'
         self.shape = np.shape(values[0])
+      if not self.may_be_names:
+        strings = [value for value in values if isinstance(value, str)]
+        if re.search(r'\n\s*0\d', '\n' + '\n'.join(strings)):
+          self.may_be_names = 'leading zeros'
       array = _numbers(values)
       is_refused = self.refused is not None and self.refused[0](array).any()
       are_fit = array.shape[1:] == self.shape and self.reading.are_usable(array).all()
-      if are_fit and not is_refused:
+      if are_fit and array.size and not is_refused:
         if (np.abs(array) >= EXACT).any():
           self.may_be_names = 'digits that float64 does not hold'
         return array
@@ -215,6 +214,8 @@ class Numbers:
     elif not self.reading.are_usable(_numbers([value])).all():
       self.reading.refuse_missing(value)
       why = 'not finite in float32'
+    elif not np.size(value):
+      why = 'a list without values'
     elif np.shape(value) != self.shape:
       why = 'of another shape than values before'
     elif self.refused is not None and self.refused[0](_numbers([value])).any():
@@ -227,7 +228,7 @@ class Numbers:
     )
 
 
-def _singles(values: source.Values) -> source.Values:
+def singles(values: source.Values) -> source.Values:
   """Returns the values, those in a list of one without the list."""
   if isinstance(values, np.ndarray):
     return values[:, 0] if values.shape[1:] == (1,) else values
@@ -284,7 +285,7 @@ def ids(values: source.Values, reading: Reading) -> list[str]:
 def _one_a_row(values: source.Values) -> list[Any]:
   if not isinstance(values, np.ndarray):
     return list(values)
-  values = np.asarray(_singles(values))
+  values = np.asarray(singles(values))
   if values.ndim > 1:
     raise problems.DataError('has several values of a row, which make no name.')
   return values.tolist()

@@ -151,9 +151,9 @@ def _opened(
     )
   features = files.feature_columns
   if features is None:
-    features = tuple(
-      each for each in opened.columns if each not in (client, *labels) and not text
-    )
+    # In a folder, the format's column of clients has no use, nor is it a feature.
+    others = (client or file_format.client_column, *labels)
+    features = tuple(each for each in opened.columns if each not in others and not text)
   for flag in ('one_hot_columns', 'embedding_columns'):
     if unknown := sorted(set(getattr(files, flag)).difference(features)):
       raise problems.DataError(

@@ -28,18 +28,21 @@ def listed(names: Any) -> str:
   return ', '.join(texts)
 
 
-def others(rows: Iterable[tuple[Where, int]]) -> str:
+def others(rows: Iterable[tuple[Where, int]], rest: Iterable[Any] = ()) -> str:
   """Returns a sentence on how many rows have a problem, and where the first are.
 
-  The rows end where the rest cannot be read. Returns '' if there is only one.
+  The rows end where the rest cannot be read. Returns '' if there is only one. `rest`:
+  What is left, after these rows, that may have the problem, too.
   """
-  count, places = 0, list[str]()
+  count, places, more_may_be = 0, list[str](), False
   with contextlib.suppress(DataError):
     for where, row in rows:
       count += 1
       if count <= _MAX_PLACES:  # Finding a place reads the file again.
         places.append(where(row).rpartition(', ')[2])
+    more_may_be = any(True for _ in rest)
   if count < 2:
     return ''
   more = ', ...' if count > len(places) else ''
-  return f' {count} rows are like that: {", ".join(places)}{more}.'
+  least = 'At least ' if more_may_be else ''
+  return f' {least}{count} rows are like that: {", ".join(places)}{more}.'

@@ -25,6 +25,8 @@ MAX_VALUES = 100  # Of a column that is one-hot encoded.
 _MAX_EMBEDDED_VALUES = 1_000_000  # Of a column; float32 holds their indices.
 # Up to so many different integers are taken for classes; maximum of classes.
 MAX_INT_CLASSES, _MAX_CLASSES = 20, 10_000
+# In batches with an error, so many rows are parsed alone, which is slow.
+_MAX_ROWS_ALONE = 2**14
 _FEW_CLASSES = 100  # So many are accepted however few rows each has.
 _FEATURE = (
   'Correct it, or remove the row; or give --one_hot_columns if all values of the '
@@ -167,8 +169,11 @@ class Reader:
         self._features[name] = columns.Numbers(reading, remedy, known)
     for name in prep.labels:
       self._labels[name] = self._label(first[name])
-    for name, column in (*self._features.items(), *self._labels.items()):
+    for name, column in self._features.items():
       self._parse[name] = column.add
+    for name, column in self._labels.items():
+      # A label may be a list of one, as Keras's data sets have it.
+      self._parse[name] = functools.partial(_added_singles, column)
 
   def _may_be_number(self, values: source.Values) -> bool:
     """Whether a column that begins with these values is numeric.
@@ -203,7 +208,7 @@ class Reader:
         self._reading, remedy, _MAX_CLASSES, classes, allows_numbers=not is_inferred
       )
     refused = columns.NO_TAG if are_tags else columns.INEXACT if is_inferred else None
-    return columns.Numbers(self._reading, remedy, shape, is_label=True, refused=refused)
+    return columns.Numbers(self._reading, remedy, shape, refused=refused)
 
   def _append(self, field: str, array: np.ndarray) -> None:
     if field not in self._spills:
@@ -220,10 +225,16 @@ class Reader:
     self, name: Optional[str], batch: source.Batch, error: problems.DataError
   ) -> problems.DataError:
     """Returns the error for a column, with its first row and the number of others."""
-    found = (
-      (each.where, row, words, kind)
+    rows = (
+      (each.where, row, each.columns[name][row : row + 1])
       for each in itertools.chain([batch], self._batches)
-      for row, words, kind in self._problems(name, each.columns[name])
+      if self._problem_of(name, each.columns[name])
+      for row in range(each.num_rows)
+    )
+    found = (
+      (where, row, why, why.replace(problems.shown(value[0]), ''))
+      for where, row, value in itertools.islice(rows, _MAX_ROWS_ALONE)
+      if (why := self._problem_of(name, value))
     )
     first = next(found, (batch.where, 0, str(error), ''))
     where, row, words, kind = first
@@ -233,21 +244,16 @@ class Reader:
       more = ' To predict without labels, leave the column out.'
     return problems.DataError(
       f'{where(row)}: {name or "the id of the client"} {words}'
-      f'{problems.others(each[:2] for each in alike)}{more}'
+      f'{problems.others((each[:2] for each in alike), rows)}{more}'
     )
 
-  def _problems(
-    self, name: Optional[str], values: source.Values
-  ) -> Iterator[tuple[int, str, str]]:
-    """Yields rows that cannot be parsed, with words, and words without the value."""
-    with contextlib.suppress(problems.DataError):
+  def _problem_of(self, name: Optional[str], values: source.Values) -> str:
+    """Returns words on why the values cannot be parsed; '' if they can."""
+    try:
       self._parse[name](values)
-      return
-    for row in range(len(values)):
-      try:
-        self._parse[name](values[row : row + 1])
-      except problems.DataError as e:
-        yield row, str(e), str(e).replace(problems.shown(values[row]), '')
+    except problems.DataError as e:
+      return str(e)
+    return ''
 
   def _add(self, batch: source.Batch) -> None:
     prep = self._prep
@@ -388,6 +394,10 @@ class Reader:
 
   def _as_floats(self, parts: Iterator[np.ndarray]) -> np.ndarray:
     return spill.stored((each.astype(np.float64) for each in parts), self._folder)
+
+
+def _added_singles(column: columns.Column, values: source.Values) -> np.ndarray:
+  return column.add(columns.singles(values))
 
 
 def _input_shape(

@@ -627,6 +627,21 @@ def test_single_label_may_be_a_list_of_one(tmp_path):
   path.write_text('\n'.join([*lines, '{"who": "c1", "x": 1, "y": [1, 2]}']))
   with pytest.raises(problems.DataError, match='y is of shape|y is .*shape'):
     _load_y(path)
+  rows = [{'who': f'c{i % 9}', 'x': i, 'y': [['no', 'yes'][i % 2]]} for i in range(60)]
+  data = _load_y(own_data.write_json(path, rows))
+  assert data.shape.names == ('no', 'yes')
+  _, labels = data.preprocessing.read(str(path)).arrays()
+  assert labels.tolist() == [0, 1] * 30
+
+
+@pytest.mark.parametrize('name', ['x', 'y'])
+def test_empty_lists_are_refused(name, tmp_path):
+  rows = [{'who': f'c{i % 9}', 'x': i, 'y': i % 2, name: []} for i in range(40)]
+  path = own_data.write_json(tmp_path / 'data.jsonl', rows)
+  with pytest.raises(
+    problems.DataError, match=rf'line 1: {name} is \[\], which is a list without.* 40 r'
+  ):
+    _load_y(path)
 
 
 def test_load_remarks_on_leading_zeros_and_a_single_class(tmp_path):
@@ -638,6 +653,10 @@ def test_load_remarks_on_leading_zeros_and_a_single_class(tmp_path):
   assert zeros.startswith('zip has numbers with leading zeros, which are read as')
   assert single == 'All labels are the same class, 1; there is nothing to learn.'
   assert _load_y(path, one_hot_columns=('zip',)).remarks == (single,)
+  own_data.write_csv(path, [{**rows[-1], 'who': f'c{i % 9}'} for i in range(10_000)])
+  with path.open('a') as file:
+    file.write('c1,01,0.1,1\n')
+  assert _load_y(path).remarks == (zeros, single)
 
 
 def test_load_remarks_on_values_that_may_be_one_or_numbers(tmp_path):

@@ -58,6 +58,15 @@ def test_npz_has_the_clients_and_values_of_the_csv(of_csv, tmp_path):
   assert own_data.everything(loaded) == own_data.everything(of_csv)
 
 
+def test_client_ids_in_a_folder_of_npz_files_are_no_feature(tmp_path):
+  folder = tmp_path / 'data'
+  folder.mkdir()
+  for number in range(9):
+    _write_npz(folder / f'{number}.npz', client_ids=np.full(70, number))
+  data = own_data.load(folder)
+  assert (len(data.clients.ids), list(data.preprocessing.number_columns)) == (8, ['x'])
+
+
 def test_npz_arrays_may_be_in_fortran_order(of_csv, tmp_path):
   x = np.array([[row['age'], row['height']] for row in own_data.ROWS], order='F')
   loaded = own_data.load(_write_npz(tmp_path / 'data.npz', x=x))

@@ -4,6 +4,7 @@ import pytest
 
 from experiments.data import columns
 from experiments.data import problems
+from experiments.data import table
 from tests.experiments.data import own_data
 
 HEAD = 'who,age,height,bought\n'
@@ -124,6 +125,14 @@ def test_rows_with_the_same_problem_are_counted(bad, column, tmp_path):
   expected = ' 9 rows are like that: line 22, line 43, line 10044, line 10045, ...'
   assert f'line 22: {column} is ' in str(error.value)
   assert str(error.value).endswith(f'{expected}.')
+
+
+def test_few_rows_are_parsed_alone_to_count_a_problem(tmp_path, monkeypatch):
+  monkeypatch.setattr(table, '_MAX_ROWS_ALONE', 10)
+  path = tmp_path / 'data.csv'
+  path.write_text(HEAD + 'c1,1,2,0\n' + 'c1,old,2,0\n' * 11)
+  with pytest.raises(problems.DataError, match='At least 9 rows are like that: line'):
+    own_data.load_rows(path)
 
 
 def test_rows_with_too_few_fields_are_counted(tmp_path):
