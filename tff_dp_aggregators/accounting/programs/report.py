@@ -283,6 +283,10 @@ def main(values: flags.FlagValues) -> int:
     why = 'does not go with --verify, which needs no other flag.'
     program.refuse(values, values, why, but=('verify',))
     result = verification.verify(values.verify, statement_of)
+    folder = os.path.dirname(values.verify)
+    for page in ('report.md', 'report.html'):
+      if os.path.exists(os.path.join(folder, page)):
+        print(f'note: {page} beside it was not verified; --report makes it again')
     sys.stdout.write(result.text)
     return 0 if result.ok else program.CHECK_FAILED
   program.check_new(values, 'output')
