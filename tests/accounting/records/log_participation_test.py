@@ -262,7 +262,7 @@ START = '2020-01-01T00:00:00Z'
     (THREE, {'first_start': START[:-1]}, 'without a zone, but must be'),
     (THREE, {'first_start': '2020-01-02T00:00:00Z'}, 'not after the first completion'),
     (make_log([1], [0]), {'first_start': START}, 'first_start is for logs'),
-    (ONE_CLIENT, {'min_wait_hours': 1}, 'participation, its times are not read'),
+    (ONE_CLIENT, {'min_wait_hours': 1}, 'write one line per round with compl'),
     (ONE_CLIENT, {'first_start': START}, 'give min_wait_hours'),
     (ONE_CLIENT, {'wait_from': 'completion'}, 'give min_wait_hours'),
   ],
