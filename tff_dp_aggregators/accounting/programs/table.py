@@ -56,7 +56,7 @@ _ASSUMED: dict[type[sampling_lib.Scheme], str] = {
 class _Schemes:
   min_separation: Optional[int] = flag(
     'Smallest difference between two rounds of one client; larger is better. '
-    'Without it, 1: every round.'
+    'Default of tff-dp-report and tff-dp-audit: 1, every round.'
   )
   rounds_between: Optional[int] = flag(
     'Rounds strictly between two of one client: --min_separation minus one.'
