@@ -60,8 +60,8 @@ _SOURCES = ('run_dir', 'report', 'ledger', 'round_log')
 @dataclasses.dataclass
 class _ReportFlags:
   run_dir: Optional[list[str]] = program.flag(
-    'Report what the run in this directory spent. This flag and the next three can be '
-    'repeated and combined.'
+    'Report what the run in this directory spent. This flag, --report, --ledger and '
+    '--round_log can be combined.'
   )
   report: Optional[list[str]] = program.flag(
     'Report what this JSON report states, after verifying it.'
