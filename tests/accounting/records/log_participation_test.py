@@ -234,6 +234,7 @@ def test_observed_participation_is_checked_against_the_wait():
   assert summary.min_separation == 3
   assert summary.broken() == [
     "client 'a' took part in rounds 0 and 2, which are 2 apart; by the wait: at least 3"
+    '; it was not kept: leave out min_wait_hours (--min_wait_hours)'
   ]
   with pytest.raises(ValueError, match="'a' took part in rounds 0 and 2"):
     summary.participation  # noqa: B018

@@ -166,7 +166,9 @@ class Summary:
     violations += self._violations(self.observed, *promised, 'what was promised')
     if self.waiting is not None:
       allowed = (self.waiting.min_separation, self.waiting.max_participations)
-      violations += self._violations(self.observed, *allowed, 'by the wait')
+      broken = self._violations(self.observed, *allowed, 'by the wait')
+      remedy = '; it was not kept: leave out min_wait_hours (--min_wait_hours)'
+      violations += [each + remedy for each in broken]
     return violations
 
   def broken_in_short(
