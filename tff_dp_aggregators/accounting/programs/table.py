@@ -188,7 +188,8 @@ def placement() -> Rows:
 @dataclasses.dataclass
 class _Target:
   noise_multiplier: Optional[float] = flag(
-    'Standard deviation of the noise over the clip norm, or the least for a target.'
+    'Standard deviation of the noise over the clip norm. Default with a target: the '
+    'least that meets it.'
   )
   target_epsilon: Optional[float] = flag(
     'Privacy target: tff-dp-report finds noise or rounds for it, or checks both; '
