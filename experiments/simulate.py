@@ -5,12 +5,13 @@ r"""Trains a federated model with differential privacy, on simulated clients.
     tff-dp-simulate --mechanism=none --num_rounds=50
 
 Without flags: logistic regression on handwritten digits, 300 clients with skewed
-labels, banded matrix factorization, and the noise that (8, 1e-5)-DP needs. The run
-directory gets config.json, metrics.csv, ledger.jsonl, the privacy report as report.md,
-report.json and report.html, strategy.npz, model.npz, accuracy.png, events for
-TensorBoard, and the model in the folder architecture, which tff-dp-predict uses. Keep
-private.json to yourself; the folder share may be published. The same flags with
---run_dir resume a run that was stopped.
+labels, banded matrix factorization, and the noise that (8, 1e-5)-DP needs. Defaults for
+your own data (--data) are in docs/own_data.md#defaults. The run directory gets
+config.json, metrics.csv, ledger.jsonl, the privacy report as report.md, report.json and
+report.html, strategy.npz, model.npz, accuracy.png, events for TensorBoard, and the
+model in the folder architecture, which tff-dp-predict uses. Keep private.json to
+yourself; the folder share may be published. The same flags with --run_dir resume a run
+that was stopped.
 """
 
 import warnings

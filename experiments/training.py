@@ -160,7 +160,7 @@ def _print_result(
 
 def _how_to_resume(settings: settings_lib.Settings, run_dir: str) -> str:
   argument = shlex.quote(f'--run_dir={run_dir}')
-  return f'This goes on:\n    {settings.command} {argument}'
+  return f'To resume, run:\n    {settings.command} {argument}'
 
 
 def remark_on_constant(

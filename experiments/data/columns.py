@@ -327,7 +327,11 @@ class Names:
     self._hashes = np.zeros(0, np.uint64)
 
   def add(self, values: source.Values) -> np.ndarray:
-    strings = _texts(self.reading.standard(values))
+    values = _one_a_row(self.reading.standard(values))
+    if bool in set(map(type, values)) and self.known and _are_numbers(self.known):
+      # Training data have them as numbers, too.
+      values = [int(each) if isinstance(each, bool) else each for each in values]
+    strings = _texts(values)
     new = [text for text in dict.fromkeys(strings) if text not in self._codes]
     for text in new:
       self._refuse(text)
@@ -375,14 +379,17 @@ class Names:
           'for white space or the encoding of characters, and would count as two. '
           'Write them alike.'
         )
-    are_numbers = all(map(_NUMBER.fullmatch, known))
-    names = sorted(known, key=decimal.Decimal if are_numbers else None)
+    names = sorted(known, key=decimal.Decimal if _are_numbers(known) else None)
     index_of = {name: index for index, name in enumerate(names)}
     indices = [index_of.get(each, len(names)) for each in found]
     return tuple(names), np.array(indices, np.uint32)
 
 
 Column = Union[Numbers, Names]
+
+
+def _are_numbers(names: Collection[str]) -> bool:
+  return all(map(_NUMBER.fullmatch, names))
 
 
 def _as_seen(text: str) -> str:

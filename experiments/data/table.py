@@ -29,9 +29,9 @@ MAX_INT_CLASSES, _MAX_CLASSES = 20, 10_000
 _MAX_ROWS_ALONE = 2**14
 _FEW_CLASSES = 100  # So many are accepted however few rows each has.
 _FEATURE = (
-  'Correct it, or remove the row; or give --one_hot_columns if all values of the '
-  'column are names, --embedding_columns if these are many; or leave the column out by '
-  '--feature_columns.'
+  'Correct it, or remove the row; turn dates into numbers, such as days; or give '
+  '--one_hot_columns if all values of the column are names, --embedding_columns if '
+  'these are many; or leave the column out by --feature_columns.'
 )
 _LABEL = (
   'Correct it, or give --label_kind=class if all labels are names of classes, or '

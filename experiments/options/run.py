@@ -70,7 +70,7 @@ class Run(Cluster):
     within='(0, inf]',
   )
   audit_canaries: Optional[int] = program.flag(
-    'Insert so many made-up clients, each with probability 1/2, and report what an '
+    'Insert this many made-up clients, each with probability 1/2, and report what an '
     'attacker reaches with them: lower bounds of epsilon. They count as clients. For '
     'fixed clipping and Gaussian noise of the server.',
     within='[1, inf)',

@@ -197,6 +197,11 @@ assert not any(name.startswith(('experiments', 'tff')) for name in sys.modules)
   assert result.stdout == 'no yes\n', result.stderr
 
 
+def test_process_that_loads_a_model_ends_silently():
+  result = executing.run_python('import tff_dp_aggregators.learning.runs.saved_model')
+  assert result.returncode == 0 and 'Exception' not in result.stderr
+
+
 def test_exported_model_refuses_values_unknown_in_training(classes):
   columns = _columns(simulations.rows(classes.test)[:2])
   for name, values, message in (

@@ -215,7 +215,8 @@ def test_remark_on_constant_says_whether_the_model_is_better(measured, verdict):
 
 def test_help_lists_the_flags_and_the_files():
   text = executing.execute(simulate, '--help').stdout
-  named = re.findall(r'\w+\.(?:json|jsonl|csv|md|html|npz|png)\b', text)
+  assert 'docs/own_data.md#defaults' in text
+  named = re.findall(r'(?<![\w/])\w+\.(?:json|jsonl|csv|md|html|npz|png)\b', text)
   assert {*named, 'architecture', 'events', 'share', '.lock'} == FILES
   for name in ('task', 'mechanism', 'clip_norm', 'target_epsilon', 'run_dir', 'seed'):
     assert f'--{name}:' in text or f'--[no]{name}:' in text

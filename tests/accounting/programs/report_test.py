@@ -67,6 +67,19 @@ def test_output_file_is_written_whole_and_never_overwritten(tmp_path):
   assert os.listdir(tmp_path) == ['report.md']
 
 
+def test_help_of_repeated_flags_has_one_punctuation_mark():
+  text = reporting.execute('--helpfull').stdout
+  assert 'in\n    flags;\n    repeat this option' in text and '.;' not in text
+
+
+def test_verify_notes_that_it_does_not_read_the_page_beside(tmp_path):
+  report = reporting.json_of(*GBOARD, '--noise_multiplier=7')
+  (tmp_path / 'report.md').write_text('epsilon = 0.1')
+  verified = reporting.run_verify(tmp_path, report)
+  assert verified.returncode == 0
+  assert 'note: report.md beside it was not verified' in verified.stdout
+
+
 @pytest.mark.parametrize(
   ('arguments', 'message'),
   [

@@ -234,6 +234,7 @@ def test_observed_participation_is_checked_against_the_wait():
   assert summary.min_separation == 3
   assert summary.broken() == [
     "client 'a' took part in rounds 0 and 2, which are 2 apart; by the wait: at least 3"
+    '; it was not kept: leave out min_wait_hours (--min_wait_hours)'
   ]
   with pytest.raises(ValueError, match="'a' took part in rounds 0 and 2"):
     summary.participation  # noqa: B018
@@ -274,7 +275,7 @@ START = '2020-01-01T00:00:00Z'
     (THREE, {'first_start': START[:-1]}, 'without a zone, but must be'),
     (THREE, {'first_start': '2020-01-02T00:00:00Z'}, 'not after the first completion'),
     (make_log([1], [0]), {'first_start': START}, 'first_start is for logs'),
-    (ONE_CLIENT, {'min_wait_hours': 1}, 'participation, its times are not read'),
+    (ONE_CLIENT, {'min_wait_hours': 1}, 'write one line per round with compl'),
     (ONE_CLIENT, {'first_start': START}, 'give min_wait_hours'),
     (ONE_CLIENT, {'wait_from': 'completion'}, 'give min_wait_hours'),
   ],

@@ -206,3 +206,5 @@ def test_verify_refuses_files_that_are_no_report(tmp_path, content, message):
   path.write_text(content)
   with pytest.raises(ValueError, match=message):
     verification.verify(str(path), report_program.statement_of)
+  with pytest.raises(ValueError, match='is a folder; give the report.json in it'):
+    verification.verify(str(tmp_path), report_program.statement_of)

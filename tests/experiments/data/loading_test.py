@@ -528,6 +528,14 @@ def test_column_of_text_and_numbers_is_refused(column, tmp_path):
     _load_y(path)
 
 
+def test_column_of_dates_is_refused_with_remedy(tmp_path):
+  twice = enumerate(own_data.ROWS * 2)
+  rows = [{**row, 'day': f'{1900 + i}-05-17'} for i, row in twice]
+  path = own_data.write_csv(tmp_path / 'data.csv', rows)
+  with pytest.raises(problems.DataError, match='turn dates into numbers, such as days'):
+    own_data.load_rows(path)
+
+
 @pytest.mark.parametrize('value', ['1,000', '-1,179'])
 def test_number_with_comma_in_first_row_is_read_as_text(value, tmp_path):
   path = tmp_path / 'data.csv'

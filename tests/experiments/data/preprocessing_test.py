@@ -75,6 +75,18 @@ def test_new_data_are_prepared_like_test_data(write, ending, tmp_path):
     preprocessing.Preprocessing.from_json({**kept, 'shape': 'wide'})
 
 
+@pytest.mark.parametrize('flags', [{}, {'label_kind': 'class'}], ids=str)
+def test_booleans_are_read_as_in_training(flags, tmp_path):
+  path = tmp_path / 'train.jsonl'
+  _json(path, [{**row, 'bought': row['bought'] == 1} for row in _ROWS])
+  columns = {'client_column': 'who', 'label_column': 'bought', **flags}
+  population = own_data.load(path, **columns)
+  names = ('False', 'True') if flags else ('0', '1')
+  assert population.shape.names == names
+  _, y = population.preprocessing.read(str(path)).arrays()
+  np.testing.assert_array_equal(y, [row['bought'] for row in _ROWS])
+
+
 def test_new_rows_may_lack_clients_and_labels(tmp_path):
   train, new = tmp_path / 'train.csv', tmp_path / 'new.csv'
   _csv(train, _ROWS)

@@ -8,6 +8,10 @@ A log has a line for each round whose result was released:
     0,2024-03-01T10:00:00Z
     1,2024-03-01T18:00:00Z
 
+It may name clients: in client_ids or participants of such lines, separated by spaces or
+semicolons or as a JSON list; or it has one line per participation, with client_id and
+round, whose times are not read, so --min_wait_hours does not go with it.
+
 `tff_dp_aggregators.accounting.records.round_log` describes other columns, and other
 forms of files, times and names, and what is refused.
 

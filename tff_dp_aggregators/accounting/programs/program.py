@@ -47,7 +47,9 @@ class Flag:
 
   def define(self, values: flags.FlagValues, heading: str) -> None:
     """Defines the flag, below a heading of `--help`."""
-    arguments = (self.name, self.default, self.help)
+    # To the help of repeated flags, absl adds '; repeat this option ...'.
+    text = self.help.rstrip('.') if self.type == MANY else self.help
+    arguments = (self.name, self.default, text)
     more: dict[str, Any] = {'flag_values': values, 'module_name': heading}
     if isinstance(self.type, (list, tuple)):
       flags.DEFINE_enum(self.name, self.default, self.type, self.help, **more)

@@ -61,8 +61,8 @@ _EXAMPLE = "--other_release='survey of March: epsilon=0.5, delta=1e-7'"
 @dataclasses.dataclass
 class _ReportFlags:
   run_dir: Optional[list[str]] = program.flag(
-    'Report what the run in this directory spent. This flag and the next three can be '
-    'repeated and combined.'
+    'Report what the run in this directory spent. This flag, --report, --ledger and '
+    '--round_log can be combined.'
   )
   report: Optional[list[str]] = program.flag(
     'Report what this JSON report states, after verifying it.'
@@ -285,6 +285,10 @@ def main(values: flags.FlagValues) -> int:
     why = 'does not go with --verify, which needs no other flag.'
     program.refuse(values, values, why, but=('verify',))
     result = verification.verify(values.verify, statement_of)
+    folder = os.path.dirname(values.verify)
+    for page in ('report.md', 'report.html'):
+      if os.path.exists(os.path.join(folder, page)):
+        print(f'note: {page} beside it was not verified; --report makes it again')
     sys.stdout.write(result.text)
     return 0 if result.ok else program.CHECK_FAILED
   program.check_new(values, 'output')

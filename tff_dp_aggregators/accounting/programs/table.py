@@ -56,7 +56,7 @@ _ASSUMED: dict[type[sampling_lib.Scheme], str] = {
 class _Schemes:
   min_separation: Optional[int] = flag(
     'Smallest difference between two rounds of one client; larger is better. '
-    'Without it, 1: every round.'
+    'Default of tff-dp-report and tff-dp-audit: 1, every round.'
   )
   rounds_between: Optional[int] = flag(
     'Rounds strictly between two of one client: --min_separation minus one.'
@@ -188,7 +188,8 @@ def placement() -> Rows:
 @dataclasses.dataclass
 class _Target:
   noise_multiplier: Optional[float] = flag(
-    'Standard deviation of the noise over the clip norm, or the least for a target.'
+    'Standard deviation of the noise over the clip norm. Default with a target: the '
+    'least that meets it.'
   )
   target_epsilon: Optional[float] = flag(
     'Privacy target: tff-dp-report finds noise or rounds for it, or checks both; '

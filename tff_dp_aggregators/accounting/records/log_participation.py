@@ -168,7 +168,9 @@ class Summary:
     violations += _violations(self.observed, *promised, 'what was promised')
     if self.waiting is not None:
       allowed = (self.waiting.min_separation, self.waiting.max_participations)
-      violations += _violations(self.observed, *allowed, 'by the wait')
+      broken = _violations(self.observed, *allowed, 'by the wait')
+      remedy = '; it was not kept: leave out min_wait_hours (--min_wait_hours)'
+      violations += [each + remedy for each in broken]
     return violations
 
   def broken_in_short(
@@ -382,9 +384,9 @@ def _wait(
     raise ValueError(f'wait_from must be one of {WAIT_FROM}, got {wait_from!r}.')
   if log.completions is None:
     raise ValueError(
-      'the log has no completion times of rounds, which min_wait_hours needs (where '
-      'each line is one participation, its times are not read); leave it out, or give '
-      'a log with a line for each round and its completion_time.'
+      'min_wait_hours (--min_wait_hours) needs completion times of rounds. The log has '
+      'none, or one line per participation, whose times are not read: write one line '
+      'per round with completion_time and client_ids, or leave it out.'
     )
   microsecond = datetime.timedelta(microseconds=1)
   wait = datetime.timedelta(hours=min_wait_hours) // microsecond * 1000

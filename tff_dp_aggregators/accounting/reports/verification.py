@@ -157,6 +157,8 @@ def _verify(path: str, statement_of: Optional[StatementOf]) -> Result:
 
 
 def _read(path: str) -> dict[str, Any]:
+  if os.path.isdir(path):
+    raise ValueError(f'{path} is a folder; give the report.json in it.')
   with open(path, encoding='utf-8') as file:
     try:
       report = strict_json.loads(file.read())

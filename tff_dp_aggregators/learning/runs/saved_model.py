@@ -23,6 +23,7 @@ from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.learning import clients
 from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import models
+from tff_dp_aggregators.learning import runtime  # noqa: F401  Ends TFF at exit.
 from tff_dp_aggregators.learning.runs import progress
 from tff_dp_aggregators.learning.runs import run_directory
 
