@@ -750,6 +750,38 @@ def test_losses_that_hide_effects_of_padding_are_trained_one_by_one(
   assert 'have to be padded' in training_lib.why_one_by_one(training, data)
 
 
+def _ignoring(y_true, y_pred):
+  """Returns losses whose mean is over the labels that are not -1."""
+  valid = tf.cast(y_true >= 0, tf.float32)
+  losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.nn.relu(y_true), y_pred)
+  return losses * valid / tf.reduce_mean(valid)
+
+
+@pytest.mark.parametrize(
+  ('loss', 'reason'),
+  [
+    (_ignoring, 'examples of a batch see each other'),
+    (_SPARSE(from_logits=True, ignore_class=-1), 'ignore_class'),
+    (_SPARSE(from_logits=True), None),
+  ],
+)
+def test_labels_ignored_at_the_end_of_a_client_are_found(loss, reason, tmp_path):
+  rng = np.random.default_rng(5)
+  clients = {}
+  for number in range(8):
+    x, y = rng.integers(0, 5, [2, 5 + (number == 3), 4]).astype(np.int32)
+    y[-1, 1:] = 0 if reason is None else -1
+    clients[f'{number}'] = (x, y)
+  make = lambda: _KERAS.Sequential(  # noqa: E731
+    [_LAYERS.Embedding(5, 3, input_length=4), _LAYERS.Dense(5)]
+  )
+  functional = models.functional(make, loss, (tf.TensorSpec([4], tf.int32),) * 2)
+  training = packed.LocalTraining(functional, tff.learning.optimizers.build_sgdm(), 16)
+  data = packed.lay_out(learning.Clients.of(clients), str(tmp_path / 'data'))
+  found = training_lib.why_one_by_one(training, data)
+  assert found is None if reason is None else reason in found
+
+
 def test_mixed_precision_regularizers_use_unrounded_weights():
   policy = _KERAS.mixed_precision.Policy('mixed_float16')
 

@@ -79,6 +79,11 @@ class Losses:
         made = _loss_object(loss_of[name])
         _check_shapes(made, labels[name], output, '' if self._is_single else name)
         self._parts.append((name, made, float(weight_of[name])))
+    # Whether a loss divides by the number of labels that are not of `ignore_class`.
+    self.ignores_labels = any(
+      _function_of(made) and made.get_config().get('ignore_class') is not None
+      for _, made, _ in self._parts
+    )
     # Users' own losses may fail on these shapes.
     batch_specs = tf.nest.map_structure(
       lambda each: tf.TensorSpec([_BATCH, *each.shape[1:]], each.dtype),

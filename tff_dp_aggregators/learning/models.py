@@ -187,10 +187,12 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
     self.output_spec = traced[False].output_spec
     self.logits: set[str] = set()  # Outputs that are logits according to the loss.
     self._losses: Optional[keras_losses.Losses] = None
+    self.loss_ignores_labels = False  # In Keras, this changes the mean of a batch.
     if not isinstance(loss, keras_losses.BatchLoss):
       loss = keras_losses.Losses(loss, model, self.output_spec, y)
       self.logits = {name for name, is_so in loss.takes_logits.items() if is_so}
       self._losses = loss
+      self.loss_ignores_labels = loss.ignores_labels
       if any(traced[True].masks):
         raise ValueError(_MASKED)
 

@@ -407,6 +407,10 @@ def why_one_by_one(training: LocalTraining, data: data_lib.PackedData) -> Option
     return None
   if getattr(training.model, 'penalty_needs_inputs', False):
     return 'batches have to be padded, and the model adds a loss of its inputs'
+  if getattr(training.model, 'loss_ignores_labels', False):
+    return (
+      'batches have to be padded, and ignore_class changes what the loss divides by'
+    )
   steps = _steps(training, data)
   if steps is None:
     return (
@@ -414,7 +418,7 @@ def why_one_by_one(training: LocalTraining, data: data_lib.PackedData) -> Option
       'model that puts out [n, 1] it does if labels are of that shape as well'
     )
   padded, unpadded = steps
-  for one, exact in zip(padded, unpadded):
+  for one, exact in zip(itertools.chain(*padded), itertools.cycle(unpadded)):
     largest = np.max(np.abs(exact), initial=0.0)
     if not np.allclose(one, exact, rtol=_TOLERANCE, atol=_TOLERANCE * largest):
       return (
@@ -434,26 +438,38 @@ def _perturbed(weight: Any, rng: np.random.Generator) -> np.ndarray:
 
 def _steps(
   training: LocalTraining, data: data_lib.PackedData
-) -> Optional[tuple[list[np.ndarray], list[np.ndarray]]]:
-  """A step on half a batch, with padding and without; `None` if no loss has weights."""
+) -> Optional[tuple[list[list[np.ndarray]], list[np.ndarray]]]:
+  """Steps on half a batch, padded in several ways and not; `None` without weights."""
   size = training.batch_size
   clients = {int(np.argmax(data.all_sizes))}
   clients.update(np.linspace(0, len(data) - 1, _NUM_TESTED).astype(int).tolist())
   by_client = [data.examples(each) for each in sorted(clients)]
-  features = [
-    np.concatenate([each[: size // len(clients) + 1] for each in feature])[:size]
-    for feature in zip(*by_client)
+  shares = [min(len(each[0]), size // len(clients) + 1) for each in by_client]
+  features = []
+  for feature in zip(*by_client):
+    spread = [
+      each[np.linspace(0, len(each) - 1, share).astype(int)]
+      for each, share in zip(feature, shares)
+    ]
+    ends = [each[-1:] for each in feature]
+    features.append(np.concatenate([np.concatenate(spread)[:size], *ends]))
+  num_spread = len(features[0]) - len(clients)
+  count = max(1, min(num_spread - 1, (size + 1) // 2))
+  # Padding consists of other examples, if there are any, or of a client's last one,
+  # which may have padding of its own, as the end of a text.
+  positions = np.arange(size)
+  paddings = [positions % num_spread] + [
+    np.where(positions < count, positions, end)
+    for end in range(num_spread, len(features[0]))
   ]
-  count = max(1, min(len(features[0]) - 1, (size + 1) // 2))
   with tf.Graph().as_default():
+    indices = tf.compat.v1.placeholder(tf.int64, [size])
 
-    def batch(indices: np.ndarray) -> Any:
-      flat = [tf.constant(feature[indices]) for feature in features]
+    def batch(chosen: Any) -> Any:
+      flat = [tf.gather(tf.constant(feature), chosen) for feature in features]
       return tf.nest.pack_sequence_as(training.model.input_spec, flat)
 
-    # Padding consists of other examples, if there are any.
-    positions = np.arange(size)
-    padded, unpadded = batch(positions % len(features[0])), batch(positions[:count])
+    padded, unpadded = batch(indices), batch(positions[:count])
     counts = tf.constant(positions < count)
     # Perturbed weights, because initial weights may be zeros, which hide differences.
     rng = np.random.default_rng(1)
@@ -467,6 +483,7 @@ def _steps(
     fetched = [tf.nest.flatten(each) for each in (padded_step, unpadded_step)]
     with tf.compat.v1.Session() as session:
       try:
-        return session.run(fetched)
+        padded_steps = [session.run(fetched[0], {indices: each}) for each in paddings]
+        return padded_steps, session.run(fetched[1])
       except tf.errors.OpError as e:
         raise failures.of_tensorflow(e) from e
