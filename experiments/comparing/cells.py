@@ -46,7 +46,11 @@ REFUSED = {
   'run_dir': 'each run has a directory of its own under --output',
 }
 _CHANGE_NOTHING = ('checkpoint_seconds', 'timeout_seconds')
-UNVARIED = {**REFUSED, **dict.fromkeys(_CHANGE_NOTHING, 'it changes no result')}
+UNVARIED = {
+  **REFUSED,
+  **dict.fromkeys(_CHANGE_NOTHING, 'it changes no result'),
+  'metric': 'results by other metrics do not compare; give one --metric for all runs',
+}
 FINISHED, FAILED, BEGUN, WAITING = 'finished', 'failed', 'begun', 'not begun'
 _TEST = 'test_'
 

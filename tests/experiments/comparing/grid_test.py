@@ -121,6 +121,7 @@ def test_multi_flag_may_be_left_out_but_not_varied():
     ('mechanism=oak', "'oak' is not a value of --mechanism"),
     ('mechanisms=tree', 'there is no flag --mechanisms'),
     ('seed=1,2', '--seed cannot be varied: give --seeds=N'),
+    ('metric=accuracy,auc', '--metric cannot be varied: results by other metrics do'),
     ('timeout_seconds=3', '--timeout_seconds cannot be varied: it changes no result'),
   ],
 )
