@@ -100,7 +100,10 @@ class SqliteClients(source.Source):
   def _rows(
     self, connection: sqlite3.Connection, values: str, clause: str = ''
   ) -> sqlite3.Cursor:
-    query = f'SELECT {values} FROM examples WHERE split_name = ? {clause}'
+    # In the same order for all values, whatever indices the database has.
+    query = (
+      f'SELECT {values} FROM examples WHERE split_name = ? ORDER BY rowid {clause}'
+    )
     return connection.execute(query, (self.split,))
 
   def _chosen_split(self, connection: sqlite3.Connection, split: Optional[str]) -> str:

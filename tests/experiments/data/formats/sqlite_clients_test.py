@@ -132,6 +132,17 @@ def test_wrong_databases_are_refused_with_reason(
   assert message in str(error.value)
 
 
+def test_an_index_does_not_change_the_row_that_an_error_names(database, tmp_path):
+  path = _edited(
+    database,
+    tmp_path,
+    'CREATE INDEX by_client ON examples (client_id DESC, split_name)',
+    f"UPDATE examples SET serialized_example_proto = x'{_LONGER}' WHERE rowid = 5",
+  )
+  with pytest.raises(problems.DataError, match='row 5 of table examples: person is'):
+    _load(path)
+
+
 def test_client_ids_may_be_integers(database, tmp_path):
   statements = []
   for name in ('examples', 'client_metadata'):
