@@ -149,7 +149,7 @@ class Result:
   # By the report; infinite without a guarantee, `None` before there is a report.
   epsilon: Optional[float] = None
   delta: Optional[float] = None  # Delta of that epsilon.
-  # Of the added noise, divided by the scale of a simulated cohort; `None` without
+  # That of the added noise, divided by the scale of a simulated cohort; `None` without
   # noise, and if each part has its own.
   noise_multiplier: Optional[float] = None
   rmse: Optional[float] = None  # Of sums of rounds, in clip norms, as in reports.

@@ -75,8 +75,8 @@ def dice(monkeypatch):
   monkeypatch.setitem(sampling.SCHEMES, 'dice_sampling', DiceSampling)
   sides = program.Flag('sides', int, 'Sides of the dice.')
   monkeypatch.setitem(table.SCHEME_FLAGS, 'sides', sides)
-  offer = planning.Assumption('sampling by dice', DiceSampling)
-  monkeypatch.setitem(planning.ASSUMPTIONS, 'dice', offer)
+  assumption = planning.Assumption('sampling by dice', DiceSampling)
+  monkeypatch.setitem(planning.ASSUMPTIONS, 'dice', assumption)
 
 
 def _from_flags(*arguments):

@@ -102,7 +102,7 @@ def gaussian_delta(
   q, sigma, factor = probability, noise_multiplier, mpmath.exp(epsilon)
 
   def masses(ratio: mpmath.mpf, side: int) -> tuple[mpmath.mpf, mpmath.mpf]:
-    """Of Q and P, below (side 1) or above (-1) the x at which P / Q is `ratio`."""
+    """Q and P below (side 1) or above (-1) the x at which P / Q is `ratio`."""
     rest = (ratio - 1 + q) / q
     if rest <= 0:  # P / Q, which increases with x, is larger everywhere.
       return mpmath.mpf(0), mpmath.mpf(0)

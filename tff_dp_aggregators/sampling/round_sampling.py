@@ -79,7 +79,7 @@ class RoundSampling(scheme.SampledScheme):
   drawn_again_after = 'num_groups'
 
   num_groups: int = 1  # Groups take turns; 1 draws from all clients in every round.
-  # Of a client in the round's group; not defined for cohorts of fixed size.
+  # That of a client in the round's group; not defined for cohorts of fixed size.
   sampling_probability: float
 
   @abc.abstractmethod

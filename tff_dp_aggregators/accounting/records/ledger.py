@@ -164,7 +164,7 @@ class LedgerEntry(_Line):
   noise_multiplier: Optional[_Number]  # Standard deviation of z over the clip norm.
   strategy_checksum: Optional[_Text]  # `Strategy.checksum`.
   event: dict[str, Any]  # The round's event, as `events.to_json` writes it.
-  # Of all rounds so far; `None` if it is infinite or rounds are sampled.
+  # That of all rounds so far; `None` if it is infinite or rounds are sampled.
   effective_noise_multiplier: Optional[_Number]
   epsilon: Optional[_Number]  # Of all rounds so far at `delta`; `None` likewise.
   delta: _Number

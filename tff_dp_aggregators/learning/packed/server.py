@@ -37,7 +37,7 @@ class Server:
     self._initial_weights = tff.learning.models.ModelWeights(
       tuple(tf.nest.flatten(trainable)), tuple(tf.nest.flatten(rest))
     )
-    # Of the trainable weights, and so of a client's update.
+    # The trainable weights have these, and so has a client's update.
     self.specs = functions.specs_of(self._initial_weights.trainable)
     self._first_steps, mean = clientwise.taken_off(aggregator)
     # `None` for the mean of `tff.aggregators.UnweightedMeanFactory`.

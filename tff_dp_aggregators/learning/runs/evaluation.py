@@ -194,7 +194,7 @@ class Evaluator:
     if not isinstance(getattr(model, 'output_spec', None), (tf.TensorSpec, type(None))):
       outputs = keras_losses.names_of_outputs(model.keras_model, model.output_spec)
     given_by_name = _metrics_by_name(model, metrics, outputs)
-    # Of the model, not a metric of that name.
+    # The model's loss, not a metric of that name.
     self.takes_loss = _LOSS not in given_by_name
     self.names = list({_LOSS: None, **given_by_name})  # Names of loss and metrics.
     logits: set[str] = getattr(model, 'logits', set())
