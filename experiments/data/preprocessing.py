@@ -222,7 +222,8 @@ class NewData:
     preprocessing, texts = self._preprocessing, self.rows.texts
     if not self.has_labels:
       raise ValueError(
-        f'the data lack a column of {problems.listed(preprocessing.labels)}.'
+        f'the data lack the labels, {problems.listed(preprocessing.labels)}, which '
+        'metrics need (of --test_data or --data); add the column.'
       )
     for index in self._slices():
       if texts is None:

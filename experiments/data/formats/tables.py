@@ -233,9 +233,12 @@ class JsonLines(source.Source):
     return problems.DataError(f'{self.path} cannot be read: {error}')
 
   def _other_names(self, where: str) -> problems.DataError:
+    names = problems.listed(self.columns)
     return problems.DataError(
-      f'{where} is no object with the names of the first line, each once: '
-      f'{problems.listed(self.columns)}.'
+      f'{where} is no object with the names of the first line, each once: {names}.'
+      if names
+      else f'{where} is no object, and each line must be one with names and values, as '
+      "pandas writes it by to_json(orient='records', lines=True)."
     )
 
 
