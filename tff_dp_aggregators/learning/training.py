@@ -119,7 +119,7 @@ def _serialized() -> Iterator[None]:
         functional.noop_finalize_metrics,
       ):
         function._function_cache.clear()
-      gc.collect()  # Graphs and models refer to each other.
+    gc.collect()  # Graphs and models refer to each other.
 
 
 @_serialized()
