@@ -197,6 +197,7 @@ assert not any(name.startswith(('experiments', 'tff')) for name in sys.modules)
   assert result.stdout == 'no yes\n', result.stderr
 
 
+@pytest.mark.slow
 def test_process_that_loads_a_model_ends_silently():
   result = executing.run_python('import tff_dp_aggregators.learning.runs.saved_model')
   assert result.returncode == 0 and 'Exception' not in result.stderr
