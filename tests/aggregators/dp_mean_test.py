@@ -236,6 +236,8 @@ def test_min_clients_are_refused_if_cohorts_are_secret():
   ):
     with pytest.raises(ValueError, match='min_clients=3 does not go with sampling'):
       same_draws.with_min_clients(3)
+  with pytest.raises(ValueError, match='min_clients=3 does not go with sampling'):
+    aggregators.joint({'a': factory, 'b': other.with_min_clients(3)}, ['a', 'b'])
 
 
 @pytest.mark.few(4)

@@ -128,7 +128,7 @@ class DPMeanFactory(checks.SetOnce, tff.aggregators.UnweightedAggregationFactory
     # A sample query, normally for scalar records; its constructor checks the arguments.
     self.query = build_query(sample_specs)
     # Minimum number of clients that have to report; 0 for no minimum.
-    self.min_clients = _min_clients_of(self.query, min_clients, self.clients_per_round)
+    self.min_clients = self._least(min_clients)
 
   def query_for(self, record_specs: Any) -> matrix_mechanism.GridSumQuery:
     """Returns a new query for records of these specs, seeded like one of `create`."""
@@ -204,17 +204,26 @@ class DPMeanFactory(checks.SetOnce, tff.aggregators.UnweightedAggregationFactory
     Raises:
       ValueError: If the number is out of range, or privacy rests on sampling.
     """
-    checks.check_positive_int('min_clients', min_clients)
-    if self.draws_are_secret:
-      raise ValueError(
-        f'min_clients={min_clients} does not go with sampling: whether a round fails '
-        'tells how many clients were drawn. Leave it out, or plan with limits.'
-      )
     strict = copy.copy(self)
-    strict.__dict__['min_clients'] = _min_clients_of(
-      self.query, max(min_clients, self.min_clients), self.clients_per_round
-    )
+    strict.__dict__['min_clients'] = max(self._least(min_clients), self.min_clients)
     return strict
+
+  def _least(self, min_clients: Optional[int]) -> int:
+    """Returns the larger of the caller's and the query's minimum number of clients."""
+    minimum: int = self.query.min_clients
+    if min_clients is not None:
+      minimum = max(minimum, checks.check_positive_int('min_clients', min_clients))
+    if minimum > self.clients_per_round:
+      raise ValueError(
+        f'min_clients is {minimum}, but clients_per_round is '
+        f'{self.clients_per_round:g}; lower min_clients, or ask for more clients.'
+      )
+    if minimum and self.draws_are_secret:
+      raise ValueError(
+        f'min_clients={minimum} does not go with sampling: whether a round fails tells '
+        'how many clients were drawn. Leave it out, or plan with limits.'
+      )
+    return minimum
 
   def with_not_private_signal_to_noise(self) -> 'DPMeanFactory':
     """Returns this factory, with the norms of exact mean and noise among the metrics.
@@ -425,23 +434,6 @@ class DPMean:
       )
 
     return tff.templates.AggregationProcess(init_fn, next_fn)
-
-
-def _min_clients_of(
-  query: matrix_mechanism.GridSumQuery,
-  min_clients: Optional[int],
-  clients_per_round: float,
-) -> int:
-  """Returns the larger of the caller's and the query's minimum number of clients."""
-  minimum = query.min_clients
-  if min_clients is not None:
-    minimum = max(minimum, checks.check_positive_int('min_clients', min_clients))
-  if minimum > clients_per_round:
-    raise ValueError(
-      f'min_clients is {minimum}, but clients_per_round is {clients_per_round:g}; '
-      'lower min_clients, or ask for more clients.'
-    )
-  return minimum
 
 
 class Mean(noise.IndependentOptions, total=False):
