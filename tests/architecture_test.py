@@ -152,11 +152,13 @@ def called(tmp_path_factory):
   return order
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('entry', ENTRIES, ids=lambda each: each[1])
 def test_training_calls_documented_function(called, entry):
   assert entry in called
 
 
+@pytest.mark.slow
 def test_training_plans_then_runs_then_reports(called):
   parts = TEXT.split('\n### ')[1:]
   first = [min(called[entry] for entry in ENTRY.findall(part)) for part in parts]

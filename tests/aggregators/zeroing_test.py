@@ -33,6 +33,7 @@ def test_largest_numbers_are_zeroed_and_tiny_are_kept(dtype):
   assert kept[0] == tiny
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('number', [math.nan, -math.inf])
 def test_non_finite_values_are_left_to_the_mechanism(number):
   (kept,) = _zeroed([np.float32([number, 1e9])], 1.0)

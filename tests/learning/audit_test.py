@@ -26,7 +26,7 @@ def _audit(mechanism, runtime='simulation', **options):
   return audit.audit(mechanism, runtimes=[runtime], **options)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
   'kind, storage',
   [

@@ -252,7 +252,7 @@ def test_local_cluster_refuses_clients_without_its_certificate(client):
     gc.collect()
 
 
-# This is the last of the quick tests, as the next worker takes seconds to start.
+@pytest.mark.slow
 def test_rounds_have_the_same_bits_after_a_worker_is_killed(client, banded, local_bits):
   def before(number):
     if number == 1:

@@ -700,6 +700,7 @@ def test_labels_of_test_data_that_loss_is_not_for_are_refused(
     _train(_ending_in(None, units), tmp_path / 'run', None, clients, **arguments)
 
 
+@pytest.mark.slow
 def test_model_with_embedding_of_float_inputs_trains_and_loads(tmp_path):
   def make():
     inputs = _KERAS.Input([2])
