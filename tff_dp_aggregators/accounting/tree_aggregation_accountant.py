@@ -91,7 +91,7 @@ def _rdp(
     )
   if noise_multiplier == 0:
     return np.inf
-  orders = orders if np.isscalar(orders) else [*orders]
+  orders = [*orders] if np.iterable(orders) else orders
   rdp = np.asarray(orders, np.float64) * sensitivity_squared()
   rdp = rdp / (2 * noise_multiplier**2)
   return rdp if rdp.ndim else float(rdp)

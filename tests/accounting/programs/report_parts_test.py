@@ -50,6 +50,12 @@ def test_epsilon_of_joint_plan_is_that_of_the_composition(tmp_path):
   assert [each for each in command if each.startswith('--part')] == [BODY, HEAD]
 
 
+def test_numbers_of_parts_may_be_written_as_python_reads_them():
+  body = BODY.replace('=0.5', '=+.5').replace('=4', '=04.')
+  expected = reporting.json_of(*SHARED, BODY, HEAD)['guarantee']
+  assert reporting.json_of(*SHARED, body, HEAD)['guarantee'] == expected
+
+
 def test_target_is_kept_with_the_given_shares(tmp_path):
   flags = [re.sub('noise_multiplier=.', 'share=0.5', each) for each in (BODY, HEAD)]
   report = reporting.json_of(*SHARED, *flags, '--target_epsilon=6')
@@ -142,6 +148,10 @@ def test_ledger_of_all_weights_is_refused_with_parts(tmp_path):
       'and a joint mechanism cannot',
     ),
     ((BODY, HEAD, '--run_dir=x'), '--part does not go with --run_dir'),
+    (
+      (*SHARED, BODY.replace(', mechanism', ' mechanism'), HEAD),
+      'a comma is missing in weights=0 1 mechanism=tree',
+    ),
   ],
 )
 def test_flags_that_do_not_go_with_parts_are_refused(arguments, message):

@@ -188,6 +188,7 @@ def test_invalid_other_releases_are_refused(releases, reason):
     ),
     ('survey: epsilon=1, epsilon=0.1, delta=0', r'a name is repeated in .*.'),
     ('survey: epsilon=1, delta=0, unit=row', ''),
+    ('survey: epsilon=1 delta=0, delta=0', 'a comma is missing in epsilon=1 delta=0.'),
     ('epsilon=1, delta=0', ''),
   ],
 )

@@ -6,7 +6,6 @@ execute it any number of times.
 
 import dataclasses
 import os
-import re
 import sys
 import typing
 from collections.abc import Collection, Iterable, Sequence
@@ -182,13 +181,17 @@ def settings_of(name: str, text: str, to: type[_Settings], example: str) -> _Set
   try:
     if not what.strip() or not what.isprintable():
       raise ValueError('it has no name')
-    pairs = [each.partition('=')[::2] for each in settings.split(',')]
-    # msgspec reads numbers as JSON has them, with a digit before the point.
-    given = [
-      (key.strip(), re.sub(r'^\.(?=\d)', '0.', value.strip())) for key, value in pairs
-    ]
-    fields = strict_json.unique([('name', what.strip()), *given])
-    return msgspec.convert(fields, to, strict=False)
+    given: list[tuple[str, Any]] = [('name', what.strip())]
+    texts = [each.name for each in msgspec.structs.fields(to) if each.type is str]
+    for setting in settings.split(','):
+      key, _, value = map(str.strip, setting.partition('='))
+      if '=' in value:
+        raise ValueError(f'a comma is missing in {key}={value}')
+      try:  # msgspec reads numbers as JSON has them: not .5, 1. or +1.
+        given.append((key, value if key in texts else float(value)))
+      except ValueError:
+        given.append((key, value))
+    return msgspec.convert(strict_json.unique(given), to, strict=False)
   except (ValueError, msgspec.ValidationError) as e:
     known = ', '.join(to.__struct_fields__[1:])
     raise ValueError(
