@@ -23,6 +23,9 @@ _SHARES = accounting.Mechanism(
 _SKELLAM = accounting.Mechanism(
   'skellam', _LIMITS, 1.0, min_clients=3, dimension=2, bits=16
 )
+_OF_FOUR = accounting.Mechanism(
+  'skellam', _LIMITS, 1.0, min_clients=3, dimension=4, bits=16
+)
 _BOTH = accounting.Mechanism(
   'gaussian',
   _LIMITS,
@@ -142,6 +145,10 @@ _DROPPING = {'clients_per_round': None, 'schedule': training_runs.schedule(_ROUN
   ('changes', 'message'),
   [
     ({'mechanism': _SKELLAM}, 'trained one by one: each client draws its share'),
+    (
+      {'mechanism': _OF_FOUR, 'noise_seed': None},
+      'planned for dimension=4, and values here have 2 numbers',
+    ),
     (
       {'mechanism': _LOCAL, 'packed_simulation': False},
       'trained one by one: run.packed_simulation=False. Leave one',

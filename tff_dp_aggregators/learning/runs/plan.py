@@ -321,7 +321,10 @@ class Plan:
       schedule=self.schedule,
       model_size=self.noised_size,
     )
-    self.mean()  # Raises its errors before anything is written.
+    mean = self.mean()
+    if mean is not None:  # Noise may have been planned for another number of weights.
+      trainable, _ = self.training.model.initial_weights
+      mean.query_for(functions.specs_of(trainable))
 
   def _check_nbafl(self, planned: accounting.nbafl.Nbafl) -> None:
     assert self.mechanism is not None
