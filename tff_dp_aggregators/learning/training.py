@@ -207,7 +207,6 @@ def train(
       `run_dir` has other settings, lost files, or another result of a repeated round.
 
   Example:
-    >>> import os
     >>> import tempfile
     >>> import numpy as np
     >>> import tensorflow as tf
@@ -215,12 +214,13 @@ def train(
     >>> clients = {f'client {i}': (i * ones, i * ones) for i in range(40)}
     >>> participation = strategies.Participation(num_rounds=4, min_separation=4)
     >>> mechanism = accounting.Mechanism.for_target('banded', participation, 8.0, 1e-3)
+    >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=[1])])
     >>> result = train(
-    ...   lambda: tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=[1])]),
+    ...   model,
     ...   clients,
     ...   mechanism,
-    ...   os.path.join(tempfile.mkdtemp(), 'run'),
-    ...   loss=tf.keras.losses.MeanSquaredError(),
+    ...   tempfile.mkdtemp(),
+    ...   loss='mse',
     ...   delta=1e-3,
     ...   clip_norm=1.0,
     ...   clients_per_round=10,
