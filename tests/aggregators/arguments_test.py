@@ -189,6 +189,14 @@ def test_builder_refuses_strings_as_numbers(name):
       _factory(name, **{argument: '0.5'})
 
 
+def test_missing_number_and_noise_option_that_clients_lack_are_named():
+  with pytest.raises(TypeError, match='^clients_per_round must be a number, got None'):
+    aggregators.local_gaussian(clip_norm=1.0, noise_multiplier=2.0)
+  for name in ('seed', 'generator', 'sed'):
+    with pytest.raises(TypeError, match=f"^'{name}' is not an arg.*leave out seed"):
+      _factory('distributed_skellam', **{name: None})
+
+
 @pytest.mark.parametrize('strategy', ['blt', np.eye(_ROUNDS)])
 def test_builder_refuses_invalid_strategy(strategy):
   for build in (

@@ -453,7 +453,7 @@ class IndependentMean(Mean, total=False):
 def from_query(
   query: Callable[..., matrix_mechanism.GridSumQuery],
   *args: Any,
-  clients_per_round: float,
+  clients_per_round: Any = None,  # Required: the factory refuses `None`.
   record_aggregation_factory: SumOfRecords = None,
   seed: noise.SeedLike = None,
   **kwargs: Any,
