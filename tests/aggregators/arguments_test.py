@@ -1,6 +1,7 @@
 """Builders refuse arguments that are unnamed, unknown or of the wrong type."""
 
 import inspect
+import math
 
 import numpy as np
 import pytest
@@ -195,6 +196,22 @@ def test_missing_number_and_noise_option_that_clients_lack_are_named():
   for name in ('seed', 'generator', 'sed'):
     with pytest.raises(TypeError, match=f"^'{name}' is not an arg.*leave out seed"):
       _factory('distributed_skellam', **{name: None})
+
+
+@pytest.mark.parametrize(
+  ('name', 'argument', 'value'),
+  [
+    ('two_sided_gaussian', 'server_noise_multiplier', -1.0),
+    ('two_sided_gaussian', 'server_noise_multiplier', 2.0**31),
+    ('gaussian_shares', 'clients_per_round', math.nan),
+    ('gaussian_shares', 'clients_per_round', math.inf),
+    ('distributed_skellam', 'clients_per_round', math.nan),
+    ('distributed_skellam', 'clients_per_round', math.inf),
+  ],
+)
+def test_error_about_number_names_its_argument(name, argument, value):
+  with pytest.raises(ValueError, match=f'^{argument} must be .*got'):
+    _factory(name, **{argument: value})
 
 
 @pytest.mark.parametrize('strategy', ['blt', np.eye(_ROUNDS)])

@@ -119,7 +119,7 @@ def of_noise(
       f'{name!r} is not an argument of this function. Clients draw keys of their own: '
       'leave out seed and generator.'
     )
-  checks.check_number('clients_per_round', clients_per_round)
+  factory.check_clients_per_round(clients_per_round)
   minimum = _clients('min_clients', min_clients, clients_per_round)
   maximum = _clients('max_clients', max_clients, clients_per_round)
   count_sum_factory = None

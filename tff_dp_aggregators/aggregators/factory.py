@@ -97,12 +97,7 @@ class DPMeanFactory(checks.SetOnce, tff.aggregators.UnweightedAggregationFactory
       ValueError: If a number is out of range, the query refuses its arguments, or
         `record_aggregation_factory` might not return the exact sum.
     """
-    checks.check_number('clients_per_round', clients_per_round)
-    if not 0 < clients_per_round <= grid.MAX_CLIENTS:
-      raise ValueError(
-        'clients_per_round must be positive, finite and at most 10^7, the most clients '
-        f'whose sum is exact; got {clients_per_round}.'
-      )
+    check_clients_per_round(clients_per_round)
     if record_aggregation_factory is None:
       record_aggregation_factory = tff.aggregators.SumFactory()
     if count_sum_factory is None:
@@ -434,6 +429,16 @@ class DPMean:
       )
 
     return tff.templates.AggregationProcess(init_fn, next_fn)
+
+
+def check_clients_per_round(clients_per_round: float) -> None:
+  """Raises unless it is the denominator of a mean of records whose sum is exact."""
+  checks.check_number('clients_per_round', clients_per_round)
+  if not 0 < clients_per_round <= grid.MAX_CLIENTS:
+    raise ValueError(
+      'clients_per_round must be positive, finite and at most 10^7, the most clients '
+      f'whose sum is exact; got {clients_per_round}.'
+    )
 
 
 class Mean(noise.IndependentOptions, total=False):

@@ -169,9 +169,10 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
       noise_multiplier, self.clipped_count_stddev
     )
     grid.check_noise_multiplier(self.value_noise_multiplier)
-    grid.check_clip_norm(initial_clip_norm, 'initial_clip_norm')
     # L2 bound of a record in the first rounds.
-    self.initial_clip_norm = float(initial_clip_norm)
+    self.initial_clip_norm = grid.check_clip_norm(
+      initial_clip_norm, 'initial_clip_norm'
+    )
     super().__init__(
       strategy,
       participation,

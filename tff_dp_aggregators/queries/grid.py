@@ -121,6 +121,7 @@ def check_noise_multiplier(
   noise_multiplier: float, name: str = 'noise_multiplier', bits: int = 30
 ) -> float:
   """Returns the noise multiplier as a float, if it is 0 or within 2^-20 and 2^bits."""
+  checks.check_not_negative(name, noise_multiplier)
   if noise_multiplier and not 2.0**-20 <= noise_multiplier <= 2.0**bits:
     raise ValueError(
       f'{name} must be 0 (no noise), or within 2^-20 and 2^{bits} (9.5e-7 to '
@@ -405,7 +406,7 @@ def _float64(number: Any) -> tf.Tensor:
 
 def check_order(order: float) -> float:
   """Returns the order of a norm as a float; ValueError if it is below 1."""
-  if not order >= 1:
+  if not checks.check_number('order', order) >= 1:
     raise ValueError(
       f'order must be at least 1 (math.inf for the largest entry); got {order}. '
       'Below 1 there is no triangle inequality, so sensitivities would not add up.'
