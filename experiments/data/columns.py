@@ -144,11 +144,7 @@ def _pattern(point: str, thousands: str) -> 're.Pattern[str]':
 
 
 def _numbers(values: source.Values) -> np.ndarray:
-  """Returns values as float64; with more dimensions if each entry is an array.
-
-  Raises:
-    ValueError, TypeError, OverflowError: If one is not a number, or shapes differ.
-  """
+  """Returns values as float64; with more dimensions if each entry is an array."""
   if isinstance(values, np.ndarray) and values.dtype.kind in 'biuf':
     return values.astype(np.float64)
   strings = values
