@@ -9,7 +9,6 @@ import collections
 import copy
 import dataclasses
 import math
-from collections.abc import Mapping
 from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
@@ -659,18 +658,6 @@ class SignalToNoise:
       if not value >= 0:
         raise ValueError(f'{name} must not be negative or NaN; got {value}.')
       object.__setattr__(self, name, value)
-
-  @classmethod
-  def of_measurements(cls, measurements: Mapping[str, Any]) -> 'SignalToNoise':
-    """From a round's measurements: see `with_not_private_signal_to_noise`."""
-    metrics = measurements.get('dp_query_metrics', measurements)
-    try:
-      return cls(metrics['not_private_signal_norm'], metrics['squared_noise_norm'])
-    except KeyError as e:
-      raise ValueError(
-        f'the measurements lack {e}: make the process of '
-        'factory.with_not_private_signal_to_noise().'
-      ) from e
 
   def __add__(self, other: Any) -> 'SignalToNoise':
     if not isinstance(other, SignalToNoise):
