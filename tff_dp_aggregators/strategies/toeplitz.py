@@ -118,7 +118,7 @@ class LowerToeplitz(_Toeplitz):
     """Takes O(n) for each lag."""
     lags = min(checks.check_positive_int('num_lags', num_lags), self.num_rounds)
     column = self.inverse_coefficients()
-    norms = self.noise_row_norms()[::-1][:lags]  # Of rows n - 1 - lag.
+    norms = self.noise_row_norms()[::-1][:lags]  # Norms of rows n - 1 - lag.
     products = [column[lag:] @ column[: len(column) - lag] for lag in range(lags)]
     return np.array(products) / (norms * norms[0])
 

@@ -40,7 +40,7 @@ _LAST_SMOOTHING = 1e-3
 _UNIFORM_SHARE = 1e-3  # Share of the weights that is uniform, so that none is zero.
 _MAX_STALLED_ROUNDS = 10  # Iterations without progress, because of rounding errors.
 _LOG_LOSS_OUTSIDE = 1e4  # Outside of the domain; higher than that of any strategy.
-_MAX_SLOPE = 1e-5  # Of the logarithm of a loss, if rounding errors end a search.
+_MAX_SLOPE = 1e-5  # Slope of a loss's logarithm, if rounding errors end a search.
 _SHOW_AFTER_SECONDS = 2.0
 _LOG_EVERY_SECONDS = 10.0
 
