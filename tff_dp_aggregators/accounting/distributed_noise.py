@@ -196,10 +196,10 @@ def plan(
     # noise gains. So noise is raised in small steps from what a Gaussian needs.
 
     def if_kept(noise_multiplier: float) -> Optional[DistributedNoise]:
-      trial = _finest(noise, noise_multiplier, bits=bits, **numbers)
-      if trial is None or trial.epsilon(target_delta, participations) > target_epsilon:
+      found = _finest(noise, noise_multiplier, bits=bits, **numbers)
+      if found is None or found.epsilon(target_delta, participations) > target_epsilon:
         return None
-      return trial
+      return found
 
     low = high = gaussians
     while (kept := if_kept(high)) is None:

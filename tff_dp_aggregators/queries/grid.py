@@ -45,7 +45,7 @@ LARGEST_ENTRY = 2**_BITS
 # Noise with a standard deviation of 2^-4 clip norms has a step of 2^-35 standard
 # deviations. More noise has larger steps, so that the spacing of float64 is never
 # visible. Rounding 10^7 records to such steps loses 2^-11 standard deviations.
-_LOUD_BITS = -4
+_FINE_NOISE_BITS = -4
 # Noise of this many steps cannot overflow when it is added to any sum.
 _LARGEST_NOISE = 2.0**61
 
@@ -150,7 +150,7 @@ def exponent_of_steps(noise_multiplier: float) -> int:
   """Returns e such that entries are at most 2^e steps, a clip norm over 2^(e-1)."""
   if not noise_multiplier:
     return _BITS
-  return _BITS - max(0, math.ceil(math.log2(noise_multiplier)) - _LOUD_BITS)
+  return _BITS - max(0, math.ceil(math.log2(noise_multiplier)) - _FINE_NOISE_BITS)
 
 
 def asserted(tensors: Any, condition: tf.Tensor, *message: Any) -> Any:

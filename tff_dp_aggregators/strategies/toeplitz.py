@@ -387,7 +387,8 @@ def why_skip_bands(limits: registry.Limits, given: registry.Options) -> Optional
 BANDS = registry.Option(
   'num_bands',
   help='bands of the matrix, by default as many as cost no sensitivity, the '
-  'separation; a plan has toeplitz with more as well where clients are done early',
+  'separation; a plan has toeplitz with more as well where participations fit into '
+  '60% of the rounds',
   read=lambda strategy: strategy.num_bands,
   words=('1 band', '{} bands'),
   title='bands of C',

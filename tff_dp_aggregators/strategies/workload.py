@@ -93,7 +93,7 @@ class Workload:
     return cls(num_rounds, momentum, tuple(np.concatenate([constant, falling])))
 
   def __repr__(self) -> str:
-    # States identify their workload by this text; in older ones it has no weight decay.
+    # States identify their workload by this text, so a weight decay of 0 is left out.
     decay = f', weight_decay={self.weight_decay}' if self.weight_decay else ''
     return (
       f'Workload(num_rounds={self.num_rounds}, momentum={self.momentum}, '
