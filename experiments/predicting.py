@@ -92,7 +92,7 @@ class Predictor:
     x: np.ndarray
     if self._shape.input_dtype == 'int32':
       x = rng.integers(self._shape.num_classes, size=shape, dtype=np.int32)
-    else:  # Of which an embedding takes the first vector.
+    else:  # An embedding takes the first vector for them.
       x = rng.random(shape, np.float32)
     outputs = self.model(x)
     return keras_losses.why_no_logits(np.asarray(outputs, np.float64)) is not None

@@ -152,7 +152,7 @@ class Result:
   # That of the added noise, divided by the scale of a simulated cohort; `None` without
   # noise, and if each part has its own.
   noise_multiplier: Optional[float] = None
-  rmse: Optional[float] = None  # Of sums of rounds, in clip norms, as in reports.
+  rmse: Optional[float] = None  # Error of sums of rounds, in clip norms, as in reports.
   seconds: float = 0.0  # Time that the rounds took.
   error: str = ''  # The last line of the error, if it failed.
   # The report's warnings: towards whom its epsilon does not hold.
@@ -346,7 +346,7 @@ def run(
   """
   name, waiting = secrets.token_hex(8), collections.deque(cells)
   running: dict[Any, Cell] = {}
-  numbers: collections.Counter[str] = collections.Counter()  # Of cells, by worker.
+  numbers: collections.Counter[str] = collections.Counter()  # Cells by worker.
   last_seen = time.monotonic()
   try:
     while waiting or running:

@@ -35,7 +35,7 @@ _ESCAPED = re.compile(r'\\([,:])')
 # Characters that names of folders would need quotes for.
 _UNUSUAL = re.compile(r'[^\w.,=+-]')
 _MAX_NAME = 200  # Characters.
-_MAX_BYTES = 255  # Of a name in file systems.
+_MAX_BYTES = 255  # Bytes of a name in file systems.
 _DIGEST_LENGTH = 8
 
 FILE = 'comparison.json'  # The record of a comparison.
@@ -216,7 +216,7 @@ class Record:
   # Flags that are tuned, with the values that are tried.
   tuned: Mapping[str, Sequence[str]]
   tuning_seeds: int  # Runs of each combination of these values.
-  version: Literal[1] = 1  # Of the format of the file.
+  version: Literal[1] = 1  # Version of the file's format.
 
 
 def saved_record(output: str) -> Optional[Record]:

@@ -144,11 +144,7 @@ def _pattern(point: str, thousands: str) -> 're.Pattern[str]':
 
 
 def _numbers(values: source.Values) -> np.ndarray:
-  """Returns values as float64; with more dimensions if each entry is an array.
-
-  Raises:
-    ValueError, TypeError, OverflowError: If one is not a number, or shapes differ.
-  """
+  """Returns values as float64; with more dimensions if each entry is an array."""
   if isinstance(values, np.ndarray) and values.dtype.kind in 'biuf':
     return values.astype(np.float64)
   strings = values
@@ -181,7 +177,7 @@ class Numbers:
 
   reading: Reading
   remedy: str
-  shape: Optional[tuple[int, ...]] = None  # Of an entry; `None`: that of the first.
+  shape: Optional[tuple[int, ...]] = None  # Shape of an entry; `None`: the first's.
   refused: Optional[_Refusal] = None
   may_be_names: str = ''  # The reason, if any.
 
@@ -316,7 +312,7 @@ class Names:
 
   reading: Reading
   remedy: str
-  limit: int  # Of the number of values.
+  limit: int  # Maximum number of values.
   # All values of the training data, as `names` returned them; `None` for any.
   known: Optional[Collection[str]] = None
   allows_numbers: bool = True

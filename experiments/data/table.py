@@ -21,8 +21,8 @@ if TYPE_CHECKING:  # They import this module.
   from ..options import data as data_options
   from . import preprocessing
 
-MAX_VALUES = 100  # Of a column that is one-hot encoded.
-_MAX_EMBEDDED_VALUES = 1_000_000  # Of a column; float32 holds their indices.
+MAX_VALUES = 100  # Values of a column that is one-hot encoded.
+_MAX_EMBEDDED_VALUES = 1_000_000  # float32 holds the indices of a column's values.
 # Up to so many different integers are taken for classes; maximum of classes.
 MAX_INT_CLASSES, _MAX_CLASSES = 20, 10_000
 # In batches with an error, so many rows are parsed alone, which is slow.

@@ -126,7 +126,7 @@ def _population(
   features: _Features,
   parse: _Parse,
   splits: Sequence[str] = ('train', 'test'),
-  max_examples: int = -1,  # Of each client; -1 for all.
+  max_examples: int = -1,  # Examples of each client; -1 for all.
   max_test_examples: Optional[int] = None,
   facts: Mapping[str, Any] = types.MappingProxyType({}),
   **fields: Any,

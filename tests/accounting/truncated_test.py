@@ -99,7 +99,7 @@ PEER = {
   (10_000, 0.01, 120, 1.0, 1000): 6.5238,
   (10_000, 0.01, 150, 1.0, 1000): 2.1378,
 }
-OURS = (('6.54', '5.14'), ('2.14', '2.13'))  # Of both relations, in docs/accounting.md.
+OURS = (('6.54', '5.14'), ('2.14', '2.13'))  # Both relations, docs/accounting.md.
 
 
 @pytest.mark.parametrize(('setting', 'ours'), zip(PEER, OURS), ids=str)

@@ -1,6 +1,7 @@
 """Builders refuse arguments that are unnamed, unknown or of the wrong type."""
 
 import inspect
+import math
 
 import numpy as np
 import pytest
@@ -187,6 +188,30 @@ def test_builder_refuses_strings_as_numbers(name):
   for argument in _BUILDERS[name][1]:
     with pytest.raises(TypeError, match=f'{argument} must be a (whole )?number'):
       _factory(name, **{argument: '0.5'})
+
+
+def test_missing_number_and_noise_option_that_clients_lack_are_named():
+  with pytest.raises(TypeError, match='^clients_per_round must be a number, got None'):
+    aggregators.local_gaussian(clip_norm=1.0, noise_multiplier=2.0)
+  for name in ('seed', 'generator', 'sed'):
+    with pytest.raises(TypeError, match=f"^'{name}' is not an arg.*leave out seed"):
+      _factory('distributed_skellam', **{name: None})
+
+
+@pytest.mark.parametrize(
+  ('name', 'argument', 'value'),
+  [
+    ('two_sided_gaussian', 'server_noise_multiplier', -1.0),
+    ('two_sided_gaussian', 'server_noise_multiplier', 2.0**31),
+    ('gaussian_shares', 'clients_per_round', math.nan),
+    ('gaussian_shares', 'clients_per_round', math.inf),
+    ('distributed_skellam', 'clients_per_round', math.nan),
+    ('distributed_skellam', 'clients_per_round', math.inf),
+  ],
+)
+def test_error_about_number_names_its_argument(name, argument, value):
+  with pytest.raises(ValueError, match=f'^{argument} must be .*got'):
+    _factory(name, **{argument: value})
 
 
 @pytest.mark.parametrize('strategy', ['blt', np.eye(_ROUNDS)])

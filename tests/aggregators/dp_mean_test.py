@@ -215,7 +215,7 @@ def test_clients_per_round_out_of_range_is_refused(clients_per_round):
 )
 def test_from_mechanism_requires_schedule_if_sampled_or_adaptive(schema, options):
   mechanism = accounting.Mechanism('gaussian', schema, 1.0, **options)
-  with pytest.raises(ValueError, match='nothing here sees to that without a schedule'):
+  with pytest.raises(ValueError, match='nothing here ensures that without a schedule'):
     aggregators.from_mechanism(mechanism, clip_norm=1.0, clients_per_round=4)
 
 

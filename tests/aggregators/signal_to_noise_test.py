@@ -93,8 +93,6 @@ def test_with_not_private_signal_to_noise_only_adds_measurements():
     == aggregators.extract_dp_event(expected.state).all_rounds_so_far
   )
   # Two of four clients are clipped to 3; three coordinates have noise of 3 x 0.5.
-  ratio = aggregators.SignalToNoise.of_measurements(actual.measurements)
-  assert ratio.signal_norm == pytest.approx(2 * 3.0 / 4)
-  assert ratio.squared_noise_norm == pytest.approx(3 * (3.0 * 0.5 / 4) ** 2)
-  with pytest.raises(ValueError, match='with_not_private_signal_to_noise'):
-    aggregators.SignalToNoise.of_measurements(expected.measurements)
+  metrics = actual.measurements['dp_query_metrics']
+  assert metrics['not_private_signal_norm'] == pytest.approx(2 * 3.0 / 4)
+  assert metrics['squared_noise_norm'] == pytest.approx(3 * (3.0 * 0.5 / 4) ** 2)

@@ -18,7 +18,7 @@ from tff_dp_aggregators.accounting.reports import verification
 from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.queries import grid
 
-_SIZE = 64  # Of inputs and of outputs; the model has _SIZE**2 weights.
+_SIZE = 64  # Inputs, and outputs; the model has _SIZE**2 weights.
 _CLIENTS, _CANARIES, _ROUNDS = 40, 400, 4
 _ALL = _CLIENTS + _CANARIES
 _LIMITS = strategies.Participation(_ROUNDS, min_separation=2)

@@ -286,6 +286,8 @@ def test_clip_to_grid_refuses_what_is_not_a_float_tensor(part, message):
 def test_orders_without_a_triangle_inequality_are_refused(order):
   with pytest.raises(ValueError, match='order must be at least 1.*got'):
     _clip(False, order)([tf.zeros([2])], tf.constant(1.0))
+  with pytest.raises(TypeError, match="order must be a number, got '2'"):
+    grid.check_order('2')
 
 
 @pytest.mark.parametrize('order', [1, 2, math.inf])

@@ -206,6 +206,9 @@ def test_workload_or_participation_of_other_num_rounds_is_refused(strategy):
       strategy.per_query_error(workload)
   with pytest.raises(ValueError, match='participation.num_rounds is'):
     strategy.sensitivity(Participation(10))
+  for wrong in (9, [9, 2]):
+    with pytest.raises(TypeError, match='^participation must be a strategies.Parti'):
+      strategy.rmse(wrong)
 
 
 def test_second_class_of_the_same_kind_is_refused():

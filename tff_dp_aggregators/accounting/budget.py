@@ -92,8 +92,8 @@ class Budget:
   # Probability that a client is drawn, independently in each use; draws are secret.
   sampling_probability: float = 1.0
   noise: str = noises.GAUSSIAN.name  # 'gaussian' or 'laplace'.
-  epsilon: Any = None  # Of all uses together.
-  delta: Any = None  # Of all uses together; 0 for Laplace noise at its pure epsilon.
+  epsilon: Any = None  # For all uses together.
+  delta: Any = None  # For all uses together; 0 for Laplace noise at its pure epsilon.
   # Standard deviation of Gaussian noise over the L2 bound, scale of Laplace over L1.
   noise_multiplier: Any = None
   noise_scale: float = 1.0  # Share of the noise that the run adds; above 0, at most 1.

@@ -47,7 +47,7 @@ class Record:
   inserted: np.ndarray  # Which took part with their direction, bool, [canaries].
   scores: np.ndarray  # float64 of the same shape, computed by `scores`.
   rounds: int  # How many rounds, from the first on, the scores are computed from.
-  confidence: float = CONFIDENCE  # Of all bounds together.
+  confidence: float = CONFIDENCE  # All bounds together hold with this.
 
   def to_json(self) -> str:
     """The content of a file that `load` reads."""

@@ -52,7 +52,7 @@ NOISES: dict[str, type] = {
   'skellam': events.SkellamDpEvent,
 }
 TRIES = 8  # How often a client rounds before it rounds towards zero.
-MAX_BITS = 30  # Of a secure sum; squares of integers have to be summed in 63 bits.
+MAX_BITS = 30  # A secure sum's; squares of integers are summed in 63 bits.
 MAX_LOCAL_STDDEV = 4096.0  # Finer grids gain nothing, and tables of the noise get long.
 _MAX_NORM = 2.0**30  # Before rounding: squares of integers are summed in 63 bits.
 _SAFETY = 1 + 1e-9  # Margin for round-off, as a factor.
@@ -196,10 +196,10 @@ def plan(
     # noise gains. So noise is raised in small steps from what a Gaussian needs.
 
     def if_kept(noise_multiplier: float) -> Optional[DistributedNoise]:
-      trial = _finest(noise, noise_multiplier, bits=bits, **numbers)
-      if trial is None or trial.epsilon(target_delta, participations) > target_epsilon:
+      found = _finest(noise, noise_multiplier, bits=bits, **numbers)
+      if found is None or found.epsilon(target_delta, participations) > target_epsilon:
         return None
-      return trial
+      return found
 
     low = high = gaussians
     while (kept := if_kept(high)) is None:

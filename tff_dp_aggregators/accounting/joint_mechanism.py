@@ -233,8 +233,8 @@ class JointMechanism(mechanism_lib.Guaranteed):
   # Attributes that a `Mechanism` has, too. The guarantee rests on limits, never on
   # sampling; each part has real noise, which the server adds, and a fixed clip norm.
   name = NAME
-  is_sampled = has_integer_noise = adds_noise_on_clients = False  # Of no part.
-  has_noise = is_private = True  # Of each part.
+  is_sampled = has_integer_noise = adds_noise_on_clients = False  # True of no part.
+  has_noise = is_private = True  # True of each part.
   noise_site, placement = noises.SERVER.name, noises.SERVER
   options: ClassVar[tuple[tuple[str, int], ...]] = ()  # It has none.
   # It has none of these.

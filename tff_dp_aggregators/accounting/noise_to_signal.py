@@ -28,7 +28,7 @@ class Points(NamedTuple):
   first_round: float
   worst_round: float  # The maximum over all rounds.
   last_round: float
-  all_rounds: float  # Of the sum of all rounds.
+  all_rounds: float  # The ratio for the sum of all rounds.
 
   def times(self, factor: float) -> 'Points':
     """All ratios times a factor: for another size of the model, or of the cohort."""

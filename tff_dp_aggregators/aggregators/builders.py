@@ -17,7 +17,6 @@ from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.aggregators import factory
-from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.noise import options
 
 
@@ -362,7 +361,7 @@ def gaussian_shares(
     >>> aggregator.min_clients, round(aggregator.query.client_noise_multiplier, 4)
     (80, 0.2236)
   """
-  checks.check_number('clients_per_round', clients_per_round)
+  factory.check_clients_per_round(clients_per_round)
   if min_clients is None:
     min_clients = max(1, math.floor(clients_per_round))
   return factory.from_query(

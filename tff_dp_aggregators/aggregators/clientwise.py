@@ -93,7 +93,7 @@ class ZeroLargeFactory(ClientwiseFactory):
     )
 
 
-def taken_off(aggregator: Any) -> tuple[tuple[Callable[[Any], Any], ...], Any]:
+def unwrapped(aggregator: Any) -> tuple[tuple[Callable[[Any], Any], ...], Any]:
   """Returns the changes that clients make, in order, and the innermost factory."""
   steps: list[Callable[[Any], Any]] = []
   while isinstance(aggregator, ClientwiseFactory):

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 from typing_extensions import Required
+from typing_extensions import TypedDict
 from typing_extensions import Unpack
 
 from tff_dp_aggregators import queries
@@ -21,9 +22,12 @@ from tff_dp_aggregators.aggregators import factory
 from tff_dp_aggregators.base import checks
 
 
-class DistributedMean(factory.Mean, total=False):
+class DistributedMean(TypedDict, total=False):
   """Arguments of both functions; see `distributed_discrete_gaussian`."""
 
+  clip_norm: Required[float]
+  noise_multiplier: Required[float]
+  record_aggregation_factory: factory.SumOfRecords
   clients_per_round: Required[float]
   bits: Required[int]
   min_clients: Optional[int]
@@ -110,7 +114,12 @@ def of_noise(
 
   If `dimension`, the number of entries of a value, is given, `create` refuses others.
   """
-  checks.check_number('clients_per_round', clients_per_round)
+  for name in numbers.keys() - DistributedMean.__annotations__.keys():
+    raise TypeError(
+      f'{name!r} is not an argument of this function. Clients draw keys of their own: '
+      'leave out seed and generator.'
+    )
+  factory.check_clients_per_round(clients_per_round)
   minimum = _clients('min_clients', min_clients, clients_per_round)
   maximum = _clients('max_clients', max_clients, clients_per_round)
   count_sum_factory = None

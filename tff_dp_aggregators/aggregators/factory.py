@@ -9,7 +9,6 @@ import collections
 import copy
 import dataclasses
 import math
-from collections.abc import Mapping
 from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
@@ -97,12 +96,7 @@ class DPMeanFactory(checks.SetOnce, tff.aggregators.UnweightedAggregationFactory
       ValueError: If a number is out of range, the query refuses its arguments, or
         `record_aggregation_factory` might not return the exact sum.
     """
-    checks.check_number('clients_per_round', clients_per_round)
-    if not 0 < clients_per_round <= grid.MAX_CLIENTS:
-      raise ValueError(
-        'clients_per_round must be positive, finite and at most 10^7, the most clients '
-        f'whose sum is exact; got {clients_per_round}.'
-      )
+    check_clients_per_round(clients_per_round)
     if record_aggregation_factory is None:
       record_aggregation_factory = tff.aggregators.SumFactory()
     if count_sum_factory is None:
@@ -436,6 +430,16 @@ class DPMean:
     return tff.templates.AggregationProcess(init_fn, next_fn)
 
 
+def check_clients_per_round(clients_per_round: float) -> None:
+  """Raises unless it is the denominator of a mean of records whose sum is exact."""
+  checks.check_number('clients_per_round', clients_per_round)
+  if not 0 < clients_per_round <= grid.MAX_CLIENTS:
+    raise ValueError(
+      'clients_per_round must be positive, finite and at most 10^7, the most clients '
+      f'whose sum is exact; got {clients_per_round}.'
+    )
+
+
 class Mean(noise.IndependentOptions, total=False):
   """Arguments that several builders share; see `gaussian` for their meaning."""
 
@@ -453,7 +457,7 @@ class IndependentMean(Mean, total=False):
 def from_query(
   query: Callable[..., matrix_mechanism.GridSumQuery],
   *args: Any,
-  clients_per_round: float,
+  clients_per_round: Any = None,  # Required: the factory refuses `None`.
   record_aggregation_factory: SumOfRecords = None,
   seed: noise.SeedLike = None,
   **kwargs: Any,
@@ -654,18 +658,6 @@ class SignalToNoise:
       if not value >= 0:
         raise ValueError(f'{name} must not be negative or NaN; got {value}.')
       object.__setattr__(self, name, value)
-
-  @classmethod
-  def of_measurements(cls, measurements: Mapping[str, Any]) -> 'SignalToNoise':
-    """From a round's measurements: see `with_not_private_signal_to_noise`."""
-    metrics = measurements.get('dp_query_metrics', measurements)
-    try:
-      return cls(metrics['not_private_signal_norm'], metrics['squared_noise_norm'])
-    except KeyError as e:
-      raise ValueError(
-        f'the measurements lack {e}: make the process of '
-        'factory.with_not_private_signal_to_noise().'
-      ) from e
 
   def __add__(self, other: Any) -> 'SignalToNoise':
     if not isinstance(other, SignalToNoise):

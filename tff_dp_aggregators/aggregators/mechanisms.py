@@ -125,7 +125,7 @@ def _check_schedule(
     if mechanism.is_sampled or mechanism.clipped_count_stddev is not None:
       raise ValueError(
         'mechanism rests on sampling, or pays for adaptive clipping, and nothing here '
-        f'sees to that without a schedule; give {example} and take the clients from '
+        f'ensures that without a schedule; give {example} and take the clients from '
         'it, or plan with limits on participation.'
       )
     return

@@ -43,9 +43,9 @@ _STORAGES = {'tff': 'auto', 'simulation': 'in_process'}
 RUNTIMES = tuple(_STORAGES)
 # Rounding of float32, relative to the largest entry of the noise, and to sensitivities.
 _TOLERANCE = 1e-5
-_ROUNDING = 3e-7  # Of entries of C', relative to the largest.
+_ROUNDING = 3e-7  # Rounding of entries of C', relative to the largest.
 _MAX_PATTERNS = 20_000
-_EXTRA_ROWS = 64  # Of z, which trees may use in addition to two for each round.
+_EXTRA_ROWS = 64  # Rows of z that trees may use beside two for each round.
 _NO_CHANGE = 1e-30  # A learning rate so small that the clip norm does not change.
 # Extra entries and dtype of each tensor of a part.
 _TENSORS = ((0, np.float32), (1, np.float32), (2, np.float64))

@@ -228,7 +228,7 @@ class Cluster:
   ):
     self._client = client
     self._round_seconds = checks.check_timeout(round_seconds)
-    self._key = ''  # Of the function that workers have.
+    self._key = ''  # Identifies the function that workers have.
     # Futures of the serialised function, and of the data that not all workers see.
     self._shared: tuple[Any, Any] = None, None
 

@@ -45,7 +45,7 @@ class _CountZeroWeights(tff.aggregators.WeightedAggregationFactory):
 
   def __init__(self, inner: tff.aggregators.UnweightedAggregationFactory):
     self._inner = inner
-    _, mean = clientwise.taken_off(inner)
+    _, mean = clientwise.unwrapped(inner)
     # These zero NaN, and count it as they sum records, or not where clients add noise.
     self._takes_nan = isinstance(
       mean, (factory.DPMeanFactory, clientwise.ZeroNonfiniteFactory)

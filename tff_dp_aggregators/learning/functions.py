@@ -51,7 +51,7 @@ class Traced:
   # Names of tensors in the graph.
   arguments: tuple[str, ...] = dataclasses.field(repr=False)
   results: tuple[str, ...] = dataclasses.field(repr=False)
-  specs: Any  # Of the results.
+  specs: Any  # Specs of the results.
 
   @classmethod
   def of(cls, compute: Callable[..., Any], *specs: Any) -> 'Traced':
@@ -124,7 +124,7 @@ class PackFunction:
   """A function from broadcast values and rows to a pack's sums, for workers."""
 
   traced: Traced = dataclasses.field(repr=False)  # Its results are a list of tensors.
-  data_directory: str  # Of the `PackedData` that the graph reads in place.
+  data_directory: str  # The graph reads this `PackedData` in place.
   data_checksum: str
   intra_op_threads: int  # The number of threads with which it has to be called.
 

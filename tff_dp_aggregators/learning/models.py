@@ -43,7 +43,7 @@ _MASKED = (
   'out: tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, '
   'ignore_class=-1), say.'
 )
-_SEED_BITS = 32  # Of Keras's seeds.
+_SEED_BITS = 32  # Bits of Keras's seeds.
 # Number of random inputs for which outputs are checked.
 _NUM_INPUTS = 64
 # Held while states of TensorFlow that all threads share are changed.

@@ -131,10 +131,10 @@ def _cut(size: int) -> list[int]:
 #
 # **Bits.** u is the centre of one of 2^96 equal cells of (0, 1). So radii end at sqrt(2
 # ln 2^97) = 11.6, and their spacing is dr = 2^-96 / (u r). Noise is rounded to a grid
-# with steps of 2^-42 standard deviations or more (`queries.grid`). Where the spacing of
+# with steps of 2^-35 standard deviations or more (`queries.grid`). Where the spacing of
 # radii is larger than a step, a pair lies on one of many circles with gaps between
 # them, and whoever knows a sum could see whether the noise does. That happens beyond
-# 8.9 sigma, with probability 2^-57 (with 64 bits beyond 6 sigma, 2^-25). The last 32
+# 9.4 sigma, with probability 2^-64 (with 64 bits beyond 6.6 sigma, 2^-32). The last 32
 # bits only matter for rare pairs whose u is within 2^-20 of 0 or 1, and are only drawn
 # where there are such pairs; elsewhere u is in the middle of its cell of 2^-64. The
 # angle has no tails, so 64 bits are enough for it.

@@ -68,7 +68,10 @@ _logger = logging.getLogger(__name__)
 
 
 # The integer for 1 in the count of small norms; b - 1/2 is plus or minus half of it.
-# With noise of up to this standard deviation, 64 bits are more than enough.
+# With noise of up to this standard deviation, 64 bits are more than enough. A step may
+# be as small as 2^-50 standard deviations, but only float32 numbers made of steps are
+# released. Near one (default) standard deviation, at least 2^17 float64 values of the
+# noise have the same estimate, as in `grid`, and so has a `fraction_below` above 2^-16.
 UNIT = 2**30
 _LARGEST_COUNT_STDDEV = 2.0**20
 
@@ -169,9 +172,10 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
       noise_multiplier, self.clipped_count_stddev
     )
     grid.check_noise_multiplier(self.value_noise_multiplier)
-    grid.check_clip_norm(initial_clip_norm, 'initial_clip_norm')
     # L2 bound of a record in the first rounds.
-    self.initial_clip_norm = float(initial_clip_norm)
+    self.initial_clip_norm = grid.check_clip_norm(
+      initial_clip_norm, 'initial_clip_norm'
+    )
     super().__init__(
       strategy,
       participation,

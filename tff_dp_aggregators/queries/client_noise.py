@@ -99,9 +99,7 @@ class ClientNoiseSumQuery(independent.IndependentNoiseQuery):
     self.noise = self._noise.name
     self._clip_norm = grid.check_clip_norm(clip_norm)
     scale = grid.check_noise_multiplier(
-      events.check_noise_multiplier(client_noise_multiplier),
-      "a client's noise multiplier",
-      bits=20,
+      client_noise_multiplier, "a client's noise_multiplier", bits=20
     )
     self._noise_multiplier = scale
     # Scale of one client's noise over the clip norm.
@@ -323,9 +321,9 @@ class LocalGaussianSumQuery(ClientNoiseSumQuery):
     `noise_multiplier` and `server_noise_multiplier` are the standard deviations of one
     client's noise and of the server's over `clip_norm`; 0 adds none.
     """
-    checks.check_number('server_noise_multiplier', server_noise_multiplier)
-    grid.check_noise_multiplier(events.check_noise_multiplier(server_noise_multiplier))
-    self.server_noise_multiplier = float(server_noise_multiplier)
+    self.server_noise_multiplier = grid.check_noise_multiplier(
+      server_noise_multiplier, 'server_noise_multiplier'
+    )
     if server_noise_multiplier:
       self.noise_site = 'clients_and_server'
     super().__init__(

@@ -102,10 +102,8 @@ class DistributedSumQuery(independent.IndependentNoiseQuery):
     super().__init__(participation, record_specs)
     self._specs = tf.nest.flatten(self._record_specs)
     self._sizes = [spec.shape.num_elements() for spec in self._specs]
-    grid.check_clip_norm(clip_norm)
-    events.check_noise_multiplier(noise_multiplier)
-    self._clip_norm = float(clip_norm)
-    self._noise_multiplier = float(noise_multiplier)
+    self._clip_norm = grid.check_clip_norm(clip_norm)
+    self._noise_multiplier = events.check_noise_multiplier(noise_multiplier)
     self.min_clients = checks.check_positive_int('min_clients', min_clients)
     # Maximum number of records in a sum.
     self.max_clients = checks.check_int('max_clients', max_clients, min_clients)

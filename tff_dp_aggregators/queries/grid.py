@@ -45,7 +45,7 @@ LARGEST_ENTRY = 2**_BITS
 # Noise with a standard deviation of 2^-4 clip norms has a step of 2^-35 standard
 # deviations. More noise has larger steps, so that the spacing of float64 is never
 # visible. Rounding 10^7 records to such steps loses 2^-11 standard deviations.
-_LOUD_BITS = -4
+_FINE_NOISE_BITS = -4
 # Noise of this many steps cannot overflow when it is added to any sum.
 _LARGEST_NOISE = 2.0**61
 
@@ -121,6 +121,7 @@ def check_noise_multiplier(
   noise_multiplier: float, name: str = 'noise_multiplier', bits: int = 30
 ) -> float:
   """Returns the noise multiplier as a float, if it is 0 or within 2^-20 and 2^bits."""
+  checks.check_not_negative(name, noise_multiplier)
   if noise_multiplier and not 2.0**-20 <= noise_multiplier <= 2.0**bits:
     raise ValueError(
       f'{name} must be 0 (no noise), or within 2^-20 and 2^{bits} (9.5e-7 to '
@@ -149,7 +150,7 @@ def exponent_of_steps(noise_multiplier: float) -> int:
   """Returns e such that entries are at most 2^e steps, a clip norm over 2^(e-1)."""
   if not noise_multiplier:
     return _BITS
-  return _BITS - max(0, math.ceil(math.log2(noise_multiplier)) - _LOUD_BITS)
+  return _BITS - max(0, math.ceil(math.log2(noise_multiplier)) - _FINE_NOISE_BITS)
 
 
 def asserted(tensors: Any, condition: tf.Tensor, *message: Any) -> Any:
@@ -405,7 +406,7 @@ def _float64(number: Any) -> tf.Tensor:
 
 def check_order(order: float) -> float:
   """Returns the order of a norm as a float; ValueError if it is below 1."""
-  if not order >= 1:
+  if not checks.check_number('order', order) >= 1:
     raise ValueError(
       f'order must be at least 1 (math.inf for the largest entry); got {order}. '
       'Below 1 there is no triangle inequality, so sensitivities would not add up.'

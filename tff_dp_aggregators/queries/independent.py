@@ -174,8 +174,7 @@ class LaplaceSumQuery(IndependentNoiseQuery):
     """
     super().__init__(participation, record_specs)
     self._clip_norm = grid.check_clip_norm(clip_norm)
-    self._noise_multiplier = events.check_noise_multiplier(noise_multiplier)
-    grid.check_noise_multiplier(noise_multiplier)
+    self._noise_multiplier = grid.check_noise_multiplier(noise_multiplier)
     opts = options.checked(noise_options, noise_lib.IndependentOptions)
     self._rows = rows.LaplaceRows(record_specs, opts.seed, opts.generator)
 

@@ -389,8 +389,7 @@ class MatrixMechanismQuery(NoisySumQuery):
     self._unlimited = False
     strategies.strategy.require(strategy)
     self._clip_norm = grid.check_clip_norm(clip_norm)
-    self._noise_multiplier = events.check_noise_multiplier(noise_multiplier)
-    grid.check_noise_multiplier(noise_multiplier)
+    self._noise_multiplier = grid.check_noise_multiplier(noise_multiplier)
     # Strategy matrix C.
     self.strategy = strategy
     self._participation = strategies.participation.require(participation)

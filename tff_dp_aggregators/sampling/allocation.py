@@ -222,7 +222,7 @@ class BallsInBins(Allocation):
 class Split:
   """The bound of bins for a separation: see the module's docstring."""
 
-  separation: int  # Of the bins of a set, w.
+  separation: int  # Separation of the bins of a set, w.
   num_places: int  # Number of bins of a set, t.
   num_steps: int  # Maximum number of bins of a set that have rounds.
   largest: float  # Largest squared norm of what a bin adds, v.
@@ -450,7 +450,7 @@ class BMinSepSampling(Allocation):
   drawn_again_after = 'min_separation'
 
   num_rounds: int  # Rounds in all, n.
-  sampling_probability: float  # Of a free client, p in (0, 1].
+  sampling_probability: float  # Probability of a free client, p in (0, 1].
   min_separation: int  # Smallest difference of two rounds of a client, b.
 
   def __post_init__(self) -> None:

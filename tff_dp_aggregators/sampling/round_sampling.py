@@ -166,7 +166,7 @@ class PoissonSampling(RoundSampling):
   known_noises = ('gaussian', 'laplace')
 
   num_rounds: int  # Rounds in all, n.
-  sampling_probability: float  # Of a client in the round's group, in (0, 1].
+  sampling_probability: float  # For a client in the round's group, in (0, 1].
   num_groups: int = 1  # Groups take turns; 1 draws from all clients in every round.
 
   @classmethod
@@ -276,7 +276,7 @@ num_clients=50000, max_clients_per_round=130, num_groups=1)
   flag = 'truncated_poisson'
 
   num_rounds: int  # Rounds in all, n.
-  sampling_probability: float  # Of a client in the round's group, in (0, 1].
+  sampling_probability: float  # For a client in the round's group, in (0, 1].
   num_clients: int  # To draw from; epsilon holds for data sets of at most so many.
   max_clients_per_round: int  # Cap, at least the expected number of drawn clients.
   num_groups: int = 1  # Groups take turns; 1 draws from all clients in every round.

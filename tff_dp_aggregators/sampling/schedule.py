@@ -411,7 +411,7 @@ class Watch:
 
   def attempts(self, round_num: int) -> tuple[Attempt, ...]:
     """The attempts at a round, if it and all earlier rounds keep the schema."""
-    for earlier in range(self._checked, round_num):  # Of a resumed run.
+    for earlier in range(self._checked, round_num):  # Rounds of a resumed run.
       self._check(earlier, self._schedule.attempts(earlier))
     attempts = self._schedule.attempts(round_num)
     self._check(round_num, attempts)

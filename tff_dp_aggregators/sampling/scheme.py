@@ -148,7 +148,7 @@ class BMinSepDpEvent(MixtureDpEvent):
   strategy: Optional[strategies.Strategy] = dataclasses.field(compare=False, repr=False)
   # Rounds until a client may be drawn again, b; at least the strategy's bands.
   min_separation: int
-  sampling_probability: float  # Of a client that may be drawn, p.
+  sampling_probability: float  # Probability of a client that may be drawn, p.
   noise_multiplier: float
   bound: dp_accounting.DpEvent = dataclasses.field(hash=False)  # It can hold a list.
   strategy_checksum: str = ''

@@ -183,7 +183,6 @@ def optimize(
     TypeError: If a number is not an integer.
     ValueError: If an argument is out of range or for other rounds, if clients may come
       back in less than `num_bands` rounds, or if `max_gap` cannot be reached.
-    descent.ConvergenceError: Only in other optimisers: if one does not converge.
 
   Example:
     >>> strategy = optimize(32, num_bands=4, cache=False)

@@ -492,7 +492,10 @@ def _register(
     if limits.possible_participations == 1:
       return 'a client takes part only once, so that no epoch has a scale of its own.'
     if registry.are_done_early(limits):
-      return 'clients are done early, and scales of epochs gain next to nothing.'
+      return (
+        "a client's participations fit into 60% of the rounds, where scales of epochs "
+        'gain next to nothing.'
+      )
     return base.why_skip(limits, given)
 
   registry.register(

@@ -131,7 +131,7 @@ def check(num_rounds: int, participation: Optional[Participation]) -> Participat
   """Returns the schema, a single participation for `None`; checks `num_rounds`."""
   if participation is None:
     return Participation.single(num_rounds)
-  if participation.num_rounds != num_rounds:
+  if require(participation).num_rounds != num_rounds:
     raise ValueError(
       f'participation.num_rounds is {participation.num_rounds}, but num_rounds is '
       f'{num_rounds}; build both for the same number.'

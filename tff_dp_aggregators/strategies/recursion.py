@@ -94,7 +94,7 @@ class LastRounds(Recursion):
   # rounds. Entries [t, i] with i > t are unused.
   weights: np.ndarray
   remembers: str  # The stored values: 'noise', 'row' or 'sum'.
-  sums: Optional[np.ndarray] = None  # Of the same shape; only with 'sum'.
+  sums: Optional[np.ndarray] = None  # Sums of the same shape; only with 'sum'.
 
   def __post_init__(self) -> None:
     shape = _set_array(self, 'weights', (None, None))

@@ -36,7 +36,7 @@ from tff_dp_aggregators.strategies.participation import Participation
 
 _ROUNDING = 1e-12  # Negative entries of G up to this, relative to both columns.
 _PREFIXES = 32  # The general bound is computed for this many prefixes of the rounds.
-_MAX_DENSE_ROUNDS = 256  # Of a Toeplitz matrix made dense for a bound: 0.1 seconds.
+_MAX_DENSE_ROUNDS = 256  # A Toeplitz matrix is made dense for a bound: 0.1 s.
 
 
 def squared(matrix: np.ndarray, participation: Participation) -> tuple[float, bool]:

@@ -118,7 +118,7 @@ class LowerToeplitz(_Toeplitz):
     """Takes O(n) for each lag."""
     lags = min(checks.check_positive_int('num_lags', num_lags), self.num_rounds)
     column = self.inverse_coefficients()
-    norms = self.noise_row_norms()[::-1][:lags]  # Of rows n - 1 - lag.
+    norms = self.noise_row_norms()[::-1][:lags]  # Norms of rows n - 1 - lag.
     products = [column[lag:] @ column[: len(column) - lag] for lag in range(lags)]
     return np.array(products) / (norms * norms[0])
 
@@ -387,7 +387,8 @@ def why_skip_bands(limits: registry.Limits, given: registry.Options) -> Optional
 BANDS = registry.Option(
   'num_bands',
   help='bands of the matrix, by default as many as cost no sensitivity, the '
-  'separation; a plan has toeplitz with more as well where clients are done early',
+  'separation; a plan has toeplitz with more as well where participations fit into '
+  '60% of the rounds',
   read=lambda strategy: strategy.num_bands,
   words=('1 band', '{} bands'),
   title='bands of C',

@@ -168,7 +168,7 @@ class BinaryTree(strategy_lib.Strategy):
   def materialize_estimator(self) -> np.ndarray:
     """`B` with `B C = A` for prefix sums A, dense; shape [num_rounds, num_nodes]."""
     matrix = np.zeros((self.num_rounds, self.num_nodes))
-    estimates: list[tuple[int, np.ndarray]] = []  # Of the prefix's nodes, with levels.
+    estimates: list[tuple[int, np.ndarray]] = []  # The prefix's nodes and levels.
     earlier_trees = np.zeros(self.num_nodes)
     for index, (last, level) in enumerate(self._nodes()):
       if last and last % self.tree_rounds == level == 0:

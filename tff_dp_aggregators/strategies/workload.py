@@ -93,7 +93,7 @@ class Workload:
     return cls(num_rounds, momentum, tuple(np.concatenate([constant, falling])))
 
   def __repr__(self) -> str:
-    # States identify their workload by this text; in older ones it has no weight decay.
+    # States identify their workload by this text, so a weight decay of 0 is left out.
     decay = f', weight_decay={self.weight_decay}' if self.weight_decay else ''
     return (
       f'Workload(num_rounds={self.num_rounds}, momentum={self.momentum}, '
@@ -120,13 +120,13 @@ class Workload:
 
   def apply(self, matrix: np.ndarray) -> np.ndarray:
     """`A @ matrix` for a matrix of shape [n, m], in O(n m)."""
-    steps = self._rates * _decayed_sums(matrix, self.momentum)
-    return _decayed_sums(steps, self._kept)
+    steps = self._rates * decayed_sums(matrix, self.momentum)
+    return decayed_sums(steps, self._kept)
 
   def apply_transposed(self, matrix: np.ndarray) -> np.ndarray:
     """`A.T @ matrix` for a matrix of shape [n, m], in O(n m)."""
-    sums = _decayed_sums(matrix[::-1], self._kept)[::-1]
-    return _decayed_sums((self._rates * sums)[::-1], self.momentum)[::-1]
+    sums = decayed_sums(matrix[::-1], self._kept)[::-1]
+    return decayed_sums((self._rates * sums)[::-1], self.momentum)[::-1]
 
   def inverse_diagonals(self) -> np.ndarray:
     """The diagonals of the inverse of `A`, which is banded, from the main one down.
@@ -226,7 +226,7 @@ def apply(workload: Checked, matrix: np.ndarray) -> np.ndarray:
   return workload @ matrix
 
 
-def _decayed_sums(matrix: np.ndarray, decay: float) -> np.ndarray:
+def decayed_sums(matrix: np.ndarray, decay: float) -> np.ndarray:
   """Rows m[t] = x[t] + decay * m[t - 1]."""
   if decay == 0:
     return matrix

@@ -122,7 +122,7 @@ class Api:
       }
     result: dict[str, Union[_Found, str]] = {}
     for name in names:
-      if name.startswith('__'):  # Of the language, as `__version__`.
+      if name.startswith('__'):  # Python's, as `__version__`.
         continue
       # Before what lies below: a function may have the name of its module.
       if name in module.imports:

@@ -23,7 +23,7 @@ class Source:
   """A file that is open for reading; opening it reads no more than its columns."""
 
   name: str  # Value of `--data_format`.
-  endings: tuple[str, ...]  # Of file names.
+  endings: tuple[str, ...]  # Endings of file names.
   summary: str  # For `--help`.
   # Name of the text column, if files of the format have nothing but text.
   text_column: Optional[str] = None

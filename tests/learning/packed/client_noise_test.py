@@ -16,7 +16,7 @@ _runtime, data = populations.local_runtime, populations.data
 _COHORT, _CLIP_NORM = 5, 0.4
 # So large that what is learned is negligible beside it.
 _LARGE = 2e4
-# Of the noise of a sum over the cohort, divided by clip norm and noise multiplier.
+# Noise of a sum over the cohort, divided by clip norm and noise multiplier.
 _STDDEVS = {
   'local_gaussian': math.sqrt(_COHORT),
   'local_laplace': math.sqrt(2 * _COHORT),

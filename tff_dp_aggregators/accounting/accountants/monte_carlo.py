@@ -366,7 +366,7 @@ class _OverlappingSets:
     self._both = np.zeros(rounds + b + 1)
     one = np.zeros((rounds + b + 1, b))
     ahead = b - np.arange(1, b)
-    overlaps = np.zeros((rounds, b))  # Of a round, and of one d rounds before it.
+    overlaps = np.zeros((rounds, b))  # At [t, d]: rounds t and t - d.
     overlaps[:, : lags.shape[1]] = lags[:, :b]
     for t in range(rounds - 1, -1, -1):
       # If the free client takes part, it waits until the other one is free.
@@ -495,7 +495,7 @@ class _BMinSepMixture:
       )
       self._blocks.append((of, rows, np.ascontiguousarray(columns[rows, of].T)))
     banded = sparse.csr_matrix(columns.T)
-    self._products = (banded @ banded.T).tocsr()  # Of all columns.
+    self._products = (banded @ banded.T).tocsr()  # Products of all columns.
     # At t and d, the inner product of columns t and t - d; [rounds, bands].
     by_lag = [self._products.diagonal(-lag) for lag in range(num_bands)]
     self._lags = np.stack([np.pad(p, (rounds - len(p), 0)) for p in by_lag], axis=1)

@@ -334,7 +334,7 @@ class _MixedLoss:
   """
 
   parts: tuple[tuple['_AnyLoss', float], ...]  # Losses and their probabilities.
-  level: Optional[float] = None  # Of halves: probability of loss 0, the rest of 1.
+  level: Optional[float] = None  # By halves: probability of loss 0, the rest of 1.
 
   def range(self, deviations: float) -> tuple[float, float]:
     least, largest = zip(*(loss.range(deviations) for loss, _ in self.parts))

@@ -76,7 +76,7 @@ class Task:
   # How the server can sample, a key of `samplings()`. Rows that need no more can be
   # advised, and have the tightest epsilon; other rows have a quick upper bound.
   sampling: str = 'none'
-  num_groups: Optional[int] = None  # Of cyclic Poisson sampling; by default the best.
+  num_groups: Optional[int] = None  # For cyclic Poisson sampling; default: the best.
   options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   mechanisms: Optional[tuple[str, ...]] = None  # `None`: all that are fast.
   accountant: Optional[str] = None  # For all rows; `None`: the tightest.

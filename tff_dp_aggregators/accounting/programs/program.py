@@ -126,7 +126,7 @@ def parse(values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
     return rest
   except flags.Error as e:
     message = ' '.join(str(e).split()).rstrip('.')
-    former = getattr(e, 'flagname', '')  # Of flags that are not known.
+    former = getattr(e, 'flagname', '')  # Set for flags that are not known.
     if messages.RENAMED.get(former) in values:
       message = f'--{former} is called --{messages.RENAMED[former]}'
     raise WrongUsage(f'{message}; --helpfull lists all flags.') from e

@@ -87,7 +87,7 @@ _ADDING_UP = (
 )
 _OTHER_NOISES = (dp_accounting.LaplaceDpEvent, *events.INTEGER_NOISE)
 _REPEATED_EVENTS = (*_OTHER_NOISES, events.AllocatedDpEvent, events.MixtureDpEvent)
-_NOISES = (dp_accounting.GaussianDpEvent, *_OTHER_NOISES)  # Of samples.
+_NOISES = (dp_accounting.GaussianDpEvent, *_OTHER_NOISES)  # Noise of samples.
 # Accepted relative errors of stated figures: on the safe side _TOLERANCE; on the unsafe
 # side the effect of _ROUND_OFF of mu, for another summation order or libm.
 _TOLERANCE, _ROUND_OFF = 1e-9, 1e-12
@@ -166,7 +166,7 @@ class LedgerEntry(_Line):
   event: dict[str, Any]  # The round's event, as `events.to_json` writes it.
   # That of all rounds so far; `None` if it is infinite or rounds are sampled.
   effective_noise_multiplier: Optional[_Number]
-  epsilon: Optional[_Number]  # Of all rounds so far at `delta`; `None` likewise.
+  epsilon: Optional[_Number]  # All rounds so far, at `delta`; `None` likewise.
   delta: _Number
   time: _Time  # When the line was written.
   previous_line_sha256: _Sha256  # Including its line feed; of b'' in the first line.
@@ -426,11 +426,11 @@ class Ledger:
   entries: tuple[LedgerEntry, ...] = ()  # One per round, the first if it was repeated.
   repeated: tuple[int, ...] = ()  # Rounds released again, in the order of their lines.
   cut: int = 0  # Bytes of an incomplete line at the end; 0 if there is none.
-  sha256: str = ''  # Of the whole file that was read, as `sha256sum` prints it.
-  head: Head = Head()  # Of the complete lines.
+  sha256: str = ''  # The whole file's, as `sha256sum` prints it.
+  head: Head = Head()  # The head of the complete lines.
   aborted: tuple[AbortedAttempt, ...] = ()
   size: int = 0  # Bytes of the complete lines.
-  last_round: int = -1  # Of the last line; one less if that is an aborted attempt.
+  last_round: int = -1  # The last line's; one less if that is an aborted attempt.
   spent: Spent = Spent()
 
   @property

@@ -115,7 +115,7 @@ class AdaptiveClipping(Model, frozen=True, kw_only=True):
   """How the clip norm is adapted."""
 
   clipped_count_stddev: float  # Noise of the count of small norms.
-  values_noise_multiplier: float  # Of the updates (arXiv:1905.03871).
+  values_noise_multiplier: float  # Noise of the updates (arXiv:1905.03871).
 
 
 class IntegerNoise(Model, frozen=True, kw_only=True):
@@ -148,7 +148,7 @@ class Mechanism(Model, frozen=True, kw_only=True):
   adaptive_clipping: Optional[AdaptiveClipping]
   # Stddev of z over the clip norm; of one client's noise where each hides its own.
   noise_multiplier: NonNegative
-  # Of the server's noise with clients_and_server, which the guarantee does not count.
+  # The server's noise with clients_and_server, which the guarantee does not count.
   server_noise_multiplier: Optional[NonNegative]
   # The most that a client changes C X by, in clip norms; if sampled, in one round.
   sensitivity: PositiveFloat
@@ -173,7 +173,7 @@ class Part(Mechanism, frozen=True, kw_only=True):
   weights: Optional[list[str]]  # Names of its weights; null if it is of no run.
   shapes: Optional[list[list[Count]]]  # Shapes of its weights, or null.
   num_parameters: Optional[Count]  # Numbers in all its weights, or null.
-  share: Fraction  # Of the sum of 1 / effective_noise_multiplier^2 over all parts.
+  share: Fraction  # Share in the sum of 1 / effective_noise_multiplier^2.
   share_of_mu_squared: Optional[Fraction]  # Over Gaussian parts; null for other noise.
 
 
@@ -262,7 +262,7 @@ class Stopped(Model, frozen=True, kw_only=True):
 
   rounds_completed: Positive  # Rounds in the ledger or log.
   rounds_planned: Positive  # Rounds that were planned.
-  epsilon_completed: Optional[float]  # Of rounds whose number was fixed before any ran.
+  epsilon_completed: Optional[float]  # If their number was fixed before any ran.
   epsilon_planned: Optional[float]  # For any rule to stop that looks at results alone.
   # What fixed the number, not verified; without it, the guarantee is epsilon_planned.
   rounds_fixed_by: Optional[str]
@@ -298,7 +298,7 @@ class Tuning(Model, frozen=True):
   """The runs on the same clients from which this one was chosen."""
 
   num_runs: Positive  # Number of runs.
-  epsilon: Epsilon  # Of all runs composed, at the delta of the chosen one; or infinite.
+  epsilon: Epsilon  # All runs composed, at the delta of the chosen one; or infinite.
 
   def __post_init__(self) -> None:
     checks.check_positive_int('num_runs of tuning', self.num_runs)
@@ -564,7 +564,7 @@ class Private(Report, frozen=True, kw_only=True):
   target: Optional[Target] = None
   tuning: Optional[Tuning] = None
   guarantee: Guarantee
-  # Of the same noise, where clients make it; of several runs, what holds of all.
+  # Others for the same noise, where clients make it; for several runs, what all have.
   other_guarantees: list[OtherGuarantee]
   canaries: Union[Canaries, msgspec.UnsetType] = msgspec.UNSET  # If there were some.
   nbafl: Union[NbaflOfRun, None, msgspec.UnsetType] = msgspec.UNSET
@@ -616,7 +616,7 @@ class SimulatedCohort(Model, frozen=True, kw_only=True):
   rounds_completed: Positive  # Rounds in the ledger.
   rounds_planned: BuiltFor
   ledger_head: LedgerHead
-  simulated_epsilon: Optional[NonNegative]  # Of the larger cohort, none of this run.
+  simulated_epsilon: Optional[NonNegative]  # For the larger cohort, not for this run.
   delta: Delta
   accountant: Optional[str]  # Whose epsilon it is; null without noise.
   adjacency: Adjacency

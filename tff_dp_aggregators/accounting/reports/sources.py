@@ -94,13 +94,13 @@ class Inputs:
   clip_norm: Optional[float] = None
   # Shapes by names of part and weight, from the configuration, which is in `files`.
   weights_of_parts: Optional[dict[str, dict[str, list[int]]]] = None
-  ledger: Optional[ledger_lib.Ledger] = None  # Of the rounds that ran.
+  ledger: Optional[ledger_lib.Ledger] = None  # The rounds that ran.
   # What fixed the number of rounds of a run that ended early, before anything was
   # computed from clients. Without it, the guarantee is of all planned rounds.
   rounds_fixed_by: Optional[str] = None
-  enforced_by: str = NOT_STATED  # Of the separation, or of the sampling.
-  cap_enforced_by: Optional[str] = None  # Of `max_participations` below the possible.
-  noise_source: str = 'not stated'  # Of the keys of the noise.
+  enforced_by: str = NOT_STATED  # Who enforces separation or sampling.
+  cap_enforced_by: Optional[str] = None  # The same for a cap on participations.
+  noise_source: str = 'not stated'  # Where the noise's keys come from.
   code_version: Optional[str] = None  # Version of the code that trained.
   # The source of the limits, such as the summary of a round log.
   participation_source: Optional[dict[str, Any]] = None
@@ -117,7 +117,7 @@ class Inputs:
   not_covered: tuple[str, ...] = ()
   tuning: Optional[model.Tuning] = None  # The runs from which this one was chosen.
   num_clients: Optional[float] = None  # That a run draws from, if not secret.
-  canary_record: Optional[canaries_lib.Record] = None  # Of made-up clients.
+  canary_record: Optional[canaries_lib.Record] = None  # Scores of made-up clients.
   command: Optional[str] = None  # A command that prints the same numbers.
   # Files that the statement is made from, each with `role`, `path` and `sha256`.
   files: tuple[dict[str, Any], ...] = ()

@@ -39,7 +39,7 @@ class Server:
     )
     # The trainable weights have these, and so has a client's update.
     self.specs = functions.specs_of(self._initial_weights.trainable)
-    self._first_steps, mean = clientwise.taken_off(aggregator)
+    self._first_steps, mean = clientwise.unwrapped(aggregator)
     # `None` for the mean of `tff.aggregators.UnweightedMeanFactory`.
     self._private_mean: Optional[factory.DPMean] = None
     if isinstance(mean, factory.DPMeanFactory):

@@ -447,20 +447,20 @@ def _steps(
   shares = [min(len(each[0]), size // len(clients) + 1) for each in by_client]
   features = []
   for feature in zip(*by_client):
-    spread = [
+    chosen = [
       each[np.linspace(0, len(each) - 1, share).astype(int)]
       for each, share in zip(feature, shares)
     ]
     ends = [each[-1:] for each in feature]
-    features.append(np.concatenate([np.concatenate(spread)[:size], *ends]))
-  num_spread = len(features[0]) - len(clients)
-  count = max(1, min(num_spread - 1, (size + 1) // 2))
+    features.append(np.concatenate([np.concatenate(chosen)[:size], *ends]))
+  num_chosen = len(features[0]) - len(clients)
+  count = max(1, min(num_chosen - 1, (size + 1) // 2))
   # Padding consists of other examples, if there are any, or of a client's last one,
   # which may have padding of its own, as the end of a text.
   positions = np.arange(size)
-  paddings = [positions % num_spread] + [
+  paddings = [positions % num_chosen] + [
     np.where(positions < count, positions, end)
-    for end in range(num_spread, len(features[0]))
+    for end in range(num_chosen, len(features[0]))
   ]
   with tf.Graph().as_default():
     indices = tf.compat.v1.placeholder(tf.int64, [size])

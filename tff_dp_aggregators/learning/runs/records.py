@@ -127,7 +127,7 @@ class Checkpoint(NamedTuple):
 
   rounds: int  # Number of rounds completed.
   state: Any  # State of the learning process, with the key of the noise.
-  head: ledger_lib.Head  # Of the ledger when it was written.
+  head: ledger_lib.Head  # The ledger's when it was written.
   # If the last round cannot be run again, and its line may be missing: JSON values that
   # its line and its metrics need. Otherwise `None`.
   measured: Optional[dict[str, Any]] = None

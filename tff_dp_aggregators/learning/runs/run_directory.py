@@ -115,7 +115,7 @@ class RunDirectory:
     saved = self.config
     if saved is not None:
       _refuse_others(self.path, saved, config)
-    if not self.has(LEDGER):  # Of what may differ, that of the first checkpoint counts.
+    if not self.has(LEDGER):  # Settings that may differ are the first checkpoint's.
       flat = _flat(config)
       secret = {name: flat[name] for name in flat if _is_among(name, private)}
       public = _nested(flat, left_out=private)

@@ -41,7 +41,7 @@ _STEPS = 2.0 ** np.array([1, 0, -1, -2, -3, -5, -7, -10])  # Step lengths tried.
 _LARGEST_STEP = 2.0  # Maximum change of any parameter in a step of length 1.
 # A gap at either end is also tried closed if its logarithm decreases by this in a step.
 _CLOSING_STEP = -0.5
-_MIN_RELATIVE_DISTANCE = 1e-4  # Of decays of C^-1 from those of the workload.
+_MIN_RELATIVE_DISTANCE = 1e-4  # From decays of C^-1 to those of the workload.
 _MAX_PART = 1 - 1e-6  # Maximum logistic function of the last parameter at a start.
 _FINITE_DIFFERENCE = 1e-4  # For second derivatives by differences of gradients.
 _MIN_CURVATURE = 1e-11  # Smaller ones, relative to the largest, are rounding errors.

@@ -1,12 +1,13 @@
 """Minimises the mean or the maximum of smooth errors, until convergence.
 
-All optimisers use the same methods: L-BFGS for a smooth loss, and for the maximum error
-an exponential method of multipliers around it.
+A smooth loss is minimised by L-BFGS, and the maximum error by an exponential method of
+multipliers around it. (`blt_search` and `series_optimization` have Newton's method, and
+`dense` a fixed point for the mean.)
 
 There are two implementations of L-BFGS. `bounded` is SciPy's, with bounds, for up to
 some thousand variables: Toeplitz strategies take 10 to 200 evaluations. `lbfgs` is for
-matrices, whose evaluations are expensive: 500 x 50 variables take 76 of them and 7 s
-(SciPy's 107 and 15 s); 500 x 20 for the maximum error 665 and 13 s (1944 and 55 s).
+matrices, whose evaluations are expensive: 500 x 50 variables take 76 of them, and half
+as long as with SciPy's.
 """
 
 import collections
@@ -39,7 +40,7 @@ _LAST_SMOOTHING = 1e-3
 _UNIFORM_SHARE = 1e-3  # Share of the weights that is uniform, so that none is zero.
 _MAX_STALLED_ROUNDS = 10  # Iterations without progress, because of rounding errors.
 _LOG_LOSS_OUTSIDE = 1e4  # Outside of the domain; higher than that of any strategy.
-_MAX_SLOPE = 1e-5  # Of the logarithm of a loss, if rounding errors end a search.
+_MAX_SLOPE = 1e-5  # Slope of a loss's logarithm, if rounding errors end a search.
 _SHOW_AFTER_SECONDS = 2.0
 _LOG_EVERY_SECONDS = 10.0
 

@@ -8,18 +8,19 @@ so row i of G z, the noise of the unscaled strategy, is multiplied by the factor
 its epoch before A is applied. This module computes the squared row norms of B as
 functions of g and of all r, with their derivatives.
 
-**A workload with momentum**, or prefix sums, has a state of two numbers: with decayed
-sums v[t] = momentum v[t - 1] + x[t], its result is rate times the sum of v. Let W and V
-be the first columns of A G and of the decayed sums of G, and phi[m] = rate (momentum +
-... + momentum^m). For a row t of an epoch that begins in round s,
+**A workload with a constant learning rate** has a state of two numbers: with decayed
+sums v[t] = momentum v[t - 1] + x[t], it is y[t] = kept y[t - 1] + rate v[t], kept being
+1 - weight_decay. Let W and V be the first columns of A G and of the decayed sums of G,
+psi[m] = kept^m, and phi[m] = rate (kept^(m-1) momentum + ... + momentum^m). For a row t
+of an epoch that begins in round s,
 
-    B[t, j] = r W[t - j] + h[j] + phi[t - s + 1] f[j],
+    B[t, j] = r W[t - j] + psi[t - s + 1] h[j] + phi[t - s + 1] f[j],
 
 where h and f are the states after the earlier epochs with their own factors, less the
 states with the factor r. Both are zero from j = s on. For the next epoch, which begins
 in round s' = s + l and has r' in place of r,
 
-    h' = h + phi[l] f + (r - r') W[s' - 1 - j],
+    h' = psi[l] h + phi[l] f + (r - r') W[s' - 1 - j],
     f' = momentum^l f + (r - r') V[s' - 1 - j].
 
 So a row's norm follows from running sums of W^2, products of h and f, and their
@@ -50,8 +51,7 @@ def workload_errors(workload: workload_lib.Checked, starts: Sequence[int]) -> Er
   if isinstance(workload, workload_lib.Workload) and workload.is_toeplitz:
     if len(starts) == 1:
       return _errors_of_one_epoch(workload.coefficients())
-    if not workload.weight_decay:
-      return _MomentumErrors(workload, starts)
+    return _StateErrors(workload, starts)
   return functools.partial(_dense_errors, workload, starts)
 
 
@@ -106,8 +106,8 @@ class _Epoch(NamedTuple):
   fading_product: np.ndarray  # sum_j f[j] W[t - j] for each of its rounds.
 
 
-class _MomentumErrors:
-  """Errors of prefix sums, with or without momentum."""
+class _StateErrors:
+  """Errors of prefix sums, with or without momentum and weight decay."""
 
   def __init__(self, workload: workload_lib.Workload, starts: Sequence[int]):
     n = workload.num_rounds
@@ -115,10 +115,10 @@ class _MomentumErrors:
     self._momentum = workload.momentum
     self._workload = workload.coefficients()
     self._powers = workload.momentum ** np.arange(n)
-    # phi[m], for m from 0 on.
-    self._fading = np.append(
-      0.0, self._workload[0] * np.cumsum(workload.momentum ** np.arange(1, n + 1))
-    )
+    kept, momentum = 1.0 - workload.weight_decay, workload.momentum
+    self._kept = kept ** np.arange(n + 1)  # psi[m], for m from 0 on.
+    sums = workload_lib.decayed_sums(momentum ** np.arange(1, n + 1), kept)
+    self._fading = np.append(0.0, self._workload[0] * sums)  # phi[m]
     self._bounds = list(zip(starts, [*starts[1:], n]))
 
   def __call__(
@@ -131,12 +131,12 @@ class _MomentumErrors:
     squares = np.cumsum(np.square(sums))
     values = np.zeros(n)
     for (start, stop), factor, each in zip(self._bounds, factors, epochs):
-      phi = self._fading[1 : stop - start + 1]
+      psi, phi = self._state(stop - start)
       values[start:stop] = (
         factor**2 * squares[start:stop]
-        + 2.0 * factor * (each.product + phi * each.fading_product)
-        + each.left @ each.left
-        + 2.0 * phi * (each.left @ each.fading)
+        + 2.0 * factor * (psi * each.product + phi * each.fading_product)
+        + psi**2 * (each.left @ each.left)
+        + 2.0 * psi * phi * (each.left @ each.fading)
         + phi**2 * (each.fading @ each.fading)
       )
 
@@ -150,6 +150,10 @@ class _MomentumErrors:
       return by_column, by_factor
 
     return values, pull_back
+
+  def _state(self, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns psi and phi of the rounds of an epoch."""
+    return self._kept[1 : length + 1], self._fading[1 : length + 1]
 
   def _forward(
     self, sums: np.ndarray, decayed: np.ndarray, factors: np.ndarray
@@ -166,7 +170,8 @@ class _MomentumErrors:
         break
       step = factors[number] - factors[number + 1]
       new_left = np.zeros(stop)
-      new_left[:start] = left + self._fading[stop - start] * fading
+      kept = self._kept[stop - start]
+      new_left[:start] = kept * left + self._fading[stop - start] * fading
       new_left += step * sums[stop - 1 :: -1]
       new_fading = np.zeros(stop)
       if self._momentum:
@@ -203,23 +208,24 @@ class _MomentumErrors:
           self._fading[stop - start] * by_left[:start]
           + self._momentum ** (stop - start) * by_fading[:start]
         )
-        by_left = by_left[:start]
+        by_left = self._kept[stop - start] * by_left[:start]
       else:
         by_left, by_fading = np.zeros(start), np.zeros(start)
       own = weights[start:stop]
-      phi = self._fading[1 : stop - start + 1]
-      product = each.product + phi * each.fading_product
+      psi, phi = self._state(stop - start)
+      product = psi * each.product + phi * each.fading_product
       by_factor[number] += 2.0 * own @ (factor * squares[start:stop] + product)
       # The gradient by h[j] is sum_t w[t] W[t - j], that by W[m] sum_t w[t] h[t - m].
       by_product = np.zeros(stop)
-      by_product[start:] = 2.0 * factor * own
+      by_product[start:] = 2.0 * factor * own * psi
       by_left = by_left + _correlated(by_product, sums, start)
-      by_left += 2.0 * (own.sum() * each.left + (own @ phi) * each.fading)
+      both = own @ (self._kept * self._fading)[1 : stop - start + 1]
+      by_left += 2.0 * ((own * psi**2).sum() * each.left + both * each.fading)
       by_sums[:stop] += _correlated(by_product, each.left, stop)
       if self._momentum:
-        by_product[start:] *= phi
+        by_product[start:] = 2.0 * factor * own * phi
         by_fading = by_fading + _correlated(by_product, sums, start)
-        by_fading += 2.0 * ((own @ phi) * each.left + (own @ phi**2) * each.fading)
+        by_fading += 2.0 * (both * each.left + (own @ phi**2) * each.fading)
         by_sums[:stop] += _correlated(by_product, each.fading, stop)
     lengths = [stop - start for start, stop in self._bounds]
     later = np.cumsum((weights * np.repeat(np.square(factors), lengths))[::-1])[::-1]

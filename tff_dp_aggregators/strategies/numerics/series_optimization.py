@@ -116,9 +116,9 @@ class LargestRow:
       jacobian = jacobian[:, : len(z)]
       gradient = weights @ jacobian
       scaled = jacobian * np.sqrt(share ** (q - 2))[:, np.newaxis]
-      spread = scaled.T @ scaled - np.outer(gradient, gradient)
+      curvature = scaled.T @ scaled - np.outer(gradient, gradient)
       hessian = 2 * workload_gram(self._workload[relevant], weights, len(z))
-      return gradient, hessian + (q - 1) / norm * spread
+      return gradient, hessian + (q - 1) / norm * curvature
 
     return Evaluated(norm if math.isfinite(largest) else math.inf, slopes)
 
