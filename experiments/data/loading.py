@@ -172,6 +172,7 @@ def _opened(
     decimal=files.decimal,
     thousands=files.thousands,
     separator=files.separator,
+    label_kind=files.label_kind,
   )
   return opened, stated, dataclasses.replace(files, feature_columns=tuple(features))
 

@@ -71,6 +71,8 @@ class Preprocessing:
   decimal: Optional[str] = None
   thousands: Optional[str] = None
   separator: Optional[str] = None
+  # The flag of this name, which the configuration of a run has.
+  label_kind: Optional[str] = dataclasses.field(default=None, compare=False)
 
   @property
   def reading(self) -> columns.Reading:
@@ -121,6 +123,7 @@ class Preprocessing:
 
   def to_json(self) -> dict[str, Any]:
     content = msgspec.json.decode(msgspec.json.encode(self))
+    del content['label_kind']
     # JSON objects are unordered.
     in_order = {name: list(content[name].items()) for name in _ORDERED_MAPPINGS}
     return {'about': _NOT_PRIVATE, **content, **in_order}
@@ -252,9 +255,12 @@ def of_run(run_dir: str) -> Preprocessing:
     )
   with open(path, encoding='utf-8') as file:
     try:
-      return Preprocessing.from_json(json.load(file))
+      preprocessing = Preprocessing.from_json(json.load(file))
     except ValueError as e:
       raise ValueError(f'{path} cannot be read: {e} Put it back.') from e
+  with open(os.path.join(run_dir, run_directory.CONFIG), encoding='utf-8') as file:
+    flags = json.load(file).get('flags') or {}
+  return dataclasses.replace(preprocessing, label_kind=flags.get('label_kind'))
 
 
 def class_weights(

@@ -204,8 +204,15 @@ class Reader:
       if self._label_kind is None and not are_several:
         is_inferred, is_class = True, not self._may_be_number(values)
     if is_class:
+      known = classes or ()
       return columns.Names(
-        self._reading, remedy, _MAX_CLASSES, classes, allows_numbers=not is_inferred
+        self._reading,
+        remedy,
+        _MAX_CLASSES,
+        classes,
+        allows_numbers=not is_inferred,
+        were_numbers=prep.label_kind is None
+        and all(map(columns.WHOLE.fullmatch, known)),
       )
     refused = columns.NO_TAG if are_tags else columns.INEXACT if is_inferred else None
     return columns.Numbers(self._reading, remedy, shape, refused=refused)
