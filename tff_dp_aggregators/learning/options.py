@@ -274,16 +274,8 @@ def check_together(
   `schedule`, `model_size`: Where they are known.
   """
   of_run = '--' if are_flags else 'run.'
-  if mechanism is not None and not mechanism.is_sampled:
-    # States, and so the ledger, have events for this neighbouring relation alone.
-    relation = sampling.check_relation(mechanism.participation)
-    if mechanism.relation is not relation:
-      raise ValueError(
-        f'{"--" if are_flags else "mechanism."}adjacency={mechanism.adjacency} does '
-        'not go with a run without sampling, whose ledger has events for '
-        f'{sampling.adjacency(relation)}. Leave it out; for a plan, tff-dp-report '
-        'takes it.'
-      )
+  if mechanism is not None:
+    check_adjacency('mechanism.adjacency', mechanism.adjacency, mechanism.participation)
   scale_name = '--simulated_cohort_scale' if are_flags else 'scale'
   _check_scale(cohort_scale, mechanism, scale_name)
   _check_server(server, mechanism, clip_norm, '--' if are_flags else 'server.')
@@ -315,6 +307,18 @@ def check_together(
       )
   if mechanism is not None and schedule is not None:
     _check_clients(mechanism, schedule)
+
+
+def check_adjacency(
+  name: str, adjacency: Optional[str], schema: sampling.Schema
+) -> None:
+  """Refuses a relation that the ledger of a run without sampling has no events for."""
+  own = sampling.adjacency(sampling.check_relation(schema))
+  if adjacency not in (None, own) and not sampling.is_sampled(schema):
+    raise ValueError(
+      f'{name}={adjacency} does not go with a run without sampling, whose ledger has '
+      f'events for {own}. Leave it out; for a plan, tff-dp-report takes it.'
+    )
 
 
 def _check_scale(
