@@ -86,7 +86,11 @@ def load(options: data_options.Data) -> population.Population:
   )
   if files.test_data is not None:
     new_data = prep.read(
-      files.test_data, files.data_format, files.test_split, files.scratch
+      files.test_data,
+      files.data_format,
+      files.test_split,
+      files.scratch,
+      may_lack_labels=False,
     )
     overlap_remark = _overlap_remark(new_data.rows.clients, rows.clients)
     test_batches = new_data.examples(is_scaled=True)

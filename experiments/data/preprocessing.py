@@ -145,17 +145,19 @@ class Preprocessing:
     data_format: Optional[str] = None,
     split: Optional[str] = None,
     scratch: Optional[str] = None,
+    may_lack_labels: bool = True,
   ) -> 'NewData':
     """Reads data like those of the training, with or without labels."""
     scratch = scratch or tempfile.gettempdir()
     opened = formats.open_data(path, data_format, split, self.separator)
     present = frozenset(opened.columns)
+    has_labels = not may_lack_labels or present.issuperset(self.labels)
     there = dataclasses.replace(
       self,
       client=self.client if self.client in present else None,
-      labels=self.labels if present.issuperset(self.labels) else (),
+      labels=self.labels if has_labels else (),
     )
-    rows = table.Reader(there, scratch).read(opened)
+    rows = table.Reader(there, scratch, may_lack_labels=may_lack_labels).read(opened)
     features = (*self.number_columns, *self.name_columns, *self.embedded_columns)
     used = (there.client, *there.labels, self.text, *features)
     return NewData(
@@ -225,8 +227,8 @@ class NewData:
     preprocessing, texts = self._preprocessing, self.rows.texts
     if not self.has_labels:
       raise ValueError(
-        f'the data lack the labels, {problems.listed(preprocessing.labels)}, which '
-        'metrics need (of --test_data or --data); add the column.'
+        f'the data lack labels, {problems.listed(preprocessing.labels)}, which '
+        'metrics need; add the columns.'
       )
     for index in self._slices():
       if texts is None:
