@@ -114,6 +114,8 @@ def _check(values: flags.FlagValues) -> None:
     program.refuse(values, _DATA_FLAGS, 'goes with --data; give that as well.')
   elif not os.path.exists(values.data):
     raise program.WrongUsage(f'--data={values.data}: there is no such file or folder.')
+  if values.export:
+    values.export = values.export.rstrip(os.sep) or os.sep  # It is a folder.
   program.check_new(values, 'output', 'export')
 
 

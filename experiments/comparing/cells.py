@@ -463,7 +463,8 @@ def train(job: Mapping[str, Any], must_end: Callable[[], bool]) -> None:
   from .. import training  # Loads TensorFlow.
 
   data = settings.task.load(settings.data)
-  with interrupts.stopped_by(must_end):
+  # Training raises KeyboardInterrupt if it must end before its first round.
+  with interrupts.stopped_by(must_end), contextlib.suppress(KeyboardInterrupt):
     training.train(settings, data, job['directory'], job['not_covered'])
 
 

@@ -32,6 +32,7 @@ NUMBER = (
   r'|((0|[1-9][0-9]*)\.[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?)'
 )
 _NUMBER, _JOINERS = re.compile(NUMBER), '\u200c\u200d'
+WHOLE = re.compile(r'0|-?[1-9][0-9]{0,14}')  # Names of numbers that are classes.
 # Ids that are in their normal form for sure, each with a line end.
 _PLAIN_IDS = re.compile(r'(?:(?:[A-Za-z_](?:[ -~]*[!-~])?|[0-9]+)\n)*')
 # From here on, a float stands for several whole numbers.
@@ -317,6 +318,7 @@ class Names:
   known: Optional[Collection[str]] = None
   allows_numbers: bool = True
   allows_unknown: bool = False
+  were_numbers: bool = False  # Whether training data are read as numbers first.
 
   def __post_init__(self) -> None:
     self._codes: dict[str, int] = {}
@@ -324,9 +326,12 @@ class Names:
 
   def add(self, values: source.Values) -> np.ndarray:
     values = _one_a_row(self.reading.standard(values))
-    if bool in set(map(type, values)) and self.known and _are_numbers(self.known):
-      # Training data have them as numbers, too.
-      values = [int(each) if isinstance(each, bool) else each for each in values]
+    if self.known and self.were_numbers:
+      with contextlib.suppress(ValueError, TypeError, OverflowError):
+        array = _numbers(values)
+        if array.size == len(values) and self.reading.are_usable(array).all():
+          pairs = zip(map(number_name, array.ravel().tolist()), values)
+          values = [name if name in self.known else each for name, each in pairs]
     strings = _texts(values)
     new = [text for text in dict.fromkeys(strings) if text not in self._codes]
     for text in new:

@@ -10,6 +10,7 @@ import functools
 import hashlib
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Callable, NamedTuple, Optional
 
@@ -29,6 +30,7 @@ from . import texts as texts_lib
 from .formats import source
 
 _CHUNK = 2**14
+_PANDAS_INDEX = re.compile(r'__index_level_\d+__')  # Columns of Parquet.
 # Returns inputs and labels of a slice of the examples in order.
 Examples = Callable[[slice], tuple[np.ndarray, np.ndarray]]
 
@@ -60,6 +62,7 @@ _Prepared = tuple[
 def load(options: data_options.Data) -> population.Population:
   files = options.files
   assert files is not None
+  are_inferred = files.feature_columns is None
   opened, stated, files = _opened(files)
   _refuse_training_data_as_test_data(opened, files)
   rows = table.Reader(stated, files.scratch, files).read(opened)
@@ -86,7 +89,11 @@ def load(options: data_options.Data) -> population.Population:
   )
   if files.test_data is not None:
     new_data = prep.read(
-      files.test_data, files.data_format, files.test_split, files.scratch
+      files.test_data,
+      files.data_format,
+      files.test_split,
+      files.scratch,
+      may_lack_labels=False,
     )
     overlap_remark = _overlap_remark(new_data.rows.clients, rows.clients)
     test_batches = new_data.examples(is_scaled=True)
@@ -107,7 +114,7 @@ def load(options: data_options.Data) -> population.Population:
       **facts,
     },
     not_covered=_not_covered(prep, files, overlap_remark),
-    remarks=tuple(_remarks(rows, files)),
+    remarks=(*_left_out(opened, prep, are_inferred), *_remarks(rows, files)),
     preprocessing=prep,
   )
 
@@ -151,9 +158,13 @@ def _opened(
     )
   features = files.feature_columns
   if features is None:
-    # In a folder, the format's column of clients has no use, nor is it a feature.
-    others = (client or file_format.client_column, *labels)
-    features = tuple(each for each in opened.columns if each not in others and not text)
+    # The format's column of clients may have no use, but is no feature, nor is pandas'.
+    others = (client, file_format.client_column, *labels)
+    features = tuple(
+      each
+      for each in opened.columns
+      if each not in others and not _PANDAS_INDEX.fullmatch(each) and not text
+    )
   for flag in ('one_hot_columns', 'embedding_columns'):
     if unknown := sorted(set(getattr(files, flag)).difference(features)):
       raise problems.DataError(
@@ -172,6 +183,7 @@ def _opened(
     decimal=files.decimal,
     thousands=files.thousands,
     separator=files.separator,
+    label_kind=files.label_kind,
   )
   return opened, stated, dataclasses.replace(files, feature_columns=tuple(features))
 
@@ -238,6 +250,20 @@ def _not_covered(
     )
     if applies
   )
+
+
+def _left_out(
+  opened: source.Source, prep: preprocessing.Preprocessing, are_inferred: bool
+) -> Iterator[str]:
+  """Yields a sentence on columns that are not taken for features, if any."""
+  used = {prep.client, *prep.labels, *prep.number_columns, *prep.name_columns}
+  used.update(prep.embedded_columns)
+  names = [each for each in opened.columns if each not in used]
+  if names and are_inferred and prep.text is None:
+    yield (
+      f'{problems.listed(names)}: an index or ids, and no feature unless '
+      '--feature_columns names it.'
+    )
 
 
 def _remarks(rows: table.Rows, files: data_options.Files) -> Iterator[str]:

@@ -71,6 +71,8 @@ class Preprocessing:
   decimal: Optional[str] = None
   thousands: Optional[str] = None
   separator: Optional[str] = None
+  # The flag of this name, which the configuration of a run has.
+  label_kind: Optional[str] = dataclasses.field(default=None, compare=False)
 
   @property
   def reading(self) -> columns.Reading:
@@ -121,6 +123,7 @@ class Preprocessing:
 
   def to_json(self) -> dict[str, Any]:
     content = msgspec.json.decode(msgspec.json.encode(self))
+    del content['label_kind']
     # JSON objects are unordered.
     in_order = {name: list(content[name].items()) for name in _ORDERED_MAPPINGS}
     return {'about': _NOT_PRIVATE, **content, **in_order}
@@ -142,17 +145,19 @@ class Preprocessing:
     data_format: Optional[str] = None,
     split: Optional[str] = None,
     scratch: Optional[str] = None,
+    may_lack_labels: bool = True,
   ) -> 'NewData':
     """Reads data like those of the training, with or without labels."""
     scratch = scratch or tempfile.gettempdir()
     opened = formats.open_data(path, data_format, split, self.separator)
     present = frozenset(opened.columns)
+    has_labels = not may_lack_labels or present.issuperset(self.labels)
     there = dataclasses.replace(
       self,
       client=self.client if self.client in present else None,
-      labels=self.labels if present.issuperset(self.labels) else (),
+      labels=self.labels if has_labels else (),
     )
-    rows = table.Reader(there, scratch).read(opened)
+    rows = table.Reader(there, scratch, may_lack_labels=may_lack_labels).read(opened)
     features = (*self.number_columns, *self.name_columns, *self.embedded_columns)
     used = (there.client, *there.labels, self.text, *features)
     return NewData(
@@ -222,8 +227,8 @@ class NewData:
     preprocessing, texts = self._preprocessing, self.rows.texts
     if not self.has_labels:
       raise ValueError(
-        f'the data lack the labels, {problems.listed(preprocessing.labels)}, which '
-        'metrics need (of --test_data or --data); add the column.'
+        f'the data lack labels, {problems.listed(preprocessing.labels)}, which '
+        'metrics need; add the columns.'
       )
     for index in self._slices():
       if texts is None:
@@ -252,9 +257,12 @@ def of_run(run_dir: str) -> Preprocessing:
     )
   with open(path, encoding='utf-8') as file:
     try:
-      return Preprocessing.from_json(json.load(file))
+      preprocessing = Preprocessing.from_json(json.load(file))
     except ValueError as e:
       raise ValueError(f'{path} cannot be read: {e} Put it back.') from e
+  with open(os.path.join(run_dir, run_directory.CONFIG), encoding='utf-8') as file:
+    flags = json.load(file).get('flags') or {}
+  return dataclasses.replace(preprocessing, label_kind=flags.get('label_kind'))
 
 
 def class_weights(

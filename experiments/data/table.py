@@ -33,10 +33,10 @@ _FEATURE = (
   '--one_hot_columns if all values of the column are names, --embedding_columns if '
   'these are many; or leave the column out by --feature_columns.'
 )
-_LABEL = (
-  'Correct it, or give --label_kind=class if all labels are names of classes, or '
-  '--label_kind=number.'
-)
+_LABEL = {
+  'class': '--label_kind=class if all labels are names of classes',
+  'number': '--label_kind=number',
+}
 _COLUMNS = (
   'Name columns by --client_column, --label_column, --feature_columns or '
   '--text_column, and what separates them by --separator.'
@@ -99,6 +99,7 @@ class Reader:
 
   `files`: The flags of training data, whose other columns and kinds of values are found
   out; `None` for data like those of training.
+  `may_lack_labels`: Whether data like those of training may do without them.
   """
 
   def __init__(
@@ -106,7 +107,9 @@ class Reader:
     prep: 'preprocessing.Preprocessing',
     folder: str,
     files: Optional['data_options.Files'] = None,
+    may_lack_labels: bool = False,
   ):
+    self._may_lack_labels = may_lack_labels
     self._prep, self._folder, self._files = prep, folder, files
     self._reading = prep.reading
     known = {**prep.number_columns, **prep.name_columns, **prep.embedded_columns}
@@ -188,7 +191,9 @@ class Reader:
 
   def _label(self, values: source.Values) -> columns.Column:
     """Returns a column of labels that begins with these values."""
-    prep, remedy, shape = self._prep, self._remedy(_LABEL), None
+    other_kinds = (text for kind, text in _LABEL.items() if kind != self._label_kind)
+    remedy = self._remedy(f'Correct it, or give {", or ".join(other_kinds)}.')
+    prep, shape = self._prep, None
     classes, are_tags, is_inferred = prep.classes, prep.are_tags, False
     is_class = classes is not None
     if self._files is None:
@@ -204,8 +209,15 @@ class Reader:
       if self._label_kind is None and not are_several:
         is_inferred, is_class = True, not self._may_be_number(values)
     if is_class:
+      known = classes or ()
       return columns.Names(
-        self._reading, remedy, _MAX_CLASSES, classes, allows_numbers=not is_inferred
+        self._reading,
+        remedy,
+        _MAX_CLASSES,
+        classes,
+        allows_numbers=not is_inferred,
+        were_numbers=prep.label_kind is None
+        and all(map(columns.WHOLE.fullmatch, known)),
       )
     refused = columns.NO_TAG if are_tags else columns.INEXACT if is_inferred else None
     return columns.Numbers(self._reading, remedy, shape, refused=refused)
@@ -232,7 +244,7 @@ class Reader:
       for row in range(each.num_rows)
     )
     found = (
-      (where, row, why, why.replace(problems.shown(value[0]), ''))
+      (where, row, why, _without(why, value))
       for where, row, value in itertools.islice(rows, _MAX_ROWS_ALONE)
       if (why := self._problem_of(name, value))
     )
@@ -240,7 +252,7 @@ class Reader:
     where, row, words, kind = first
     alike = (each for each in itertools.chain([first], found) if each[3] == kind)
     more = ''
-    if self._files is None and name in self._prep.labels:
+    if self._may_lack_labels and name in self._prep.labels:
       more = ' To predict without labels, leave the column out.'
     return problems.DataError(
       f'{where(row)}: {name or "the id of the client"} {words}'
@@ -394,6 +406,13 @@ class Reader:
 
   def _as_floats(self, parts: Iterator[np.ndarray]) -> np.ndarray:
     return spill.stored((each.astype(np.float64) for each in parts), self._folder)
+
+
+def _without(words: str, value: source.Values) -> str:
+  """Returns words without the one value, which may be shown without its list."""
+  for each in (value[0], columns.singles(value)[0]):
+    words = words.replace(problems.shown(each), '')
+  return words
 
 
 def _added_singles(column: columns.Column, values: source.Values) -> np.ndarray:

@@ -20,6 +20,7 @@ from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.programs import table
+from tff_dp_aggregators.learning import options as learning_options
 from tff_dp_aggregators.strategies import registry
 
 from . import optimization as optimization_options
@@ -146,11 +147,13 @@ def from_flags(
     why = f'does not go with --mechanism={NONE}'
     hint = f'; --clipping={FIXED} clips without noise.'
     program.refuse(values, privacy_flags(values.clipping), why + hint)
-  elif values.nbafl:
-    return _of_nbafl(values)
-  elif values.part is not None:
-    return _with_parts(values, participation)
   else:
+    schema = participation.schema  # Strategies and noise may take long to find.
+    learning_options.check_adjacency('--adjacency', values.adjacency, schema)
+    if values.nbafl:
+      return _of_nbafl(values)
+    if values.part is not None:
+      return _with_parts(values, participation)
     _check_mechanism(values)
   _check_clipping(values)
   mechanism = target_epsilon = None

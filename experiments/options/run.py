@@ -88,6 +88,9 @@ class Run(Cluster):
 def from_flags(values: flags.FlagValues) -> Run:
   if values.run_dir is not None:
     run_directory.check_usable(values.run_dir)
+  if values.audit_canaries is None:
+    why = 'is for --audit_canaries; leave it out, or give that as well.'
+    program.refuse(values, ['audit_confidence'], why)
   cluster.check(values.scheduler, values.trusted_network, '--scheduler')
   return Run(**program.read(Run, values))
 

@@ -286,7 +286,10 @@ def test_mechanism_none_refuses_privacy_flags():
       '--reporting_goal does not go with --sampling=poisson',
     ),
     (['--strategy_file=x', '--workload=server'], '--workload does not go with'),
+    (['--audit_confidence=0.9'], '--audit_confidence is for --audit_canaries; leave'),
     (['--adjacency=replace_one'], '--adjacency=replace_one does not go with a run'),
+    # Refused before a strategy is made for it.
+    (['--adjacency=add_or_remove'], '--adjacency=add_or_remove does not go with a run'),
     (
       ['--server_optimizer=adam', '--server_momentum=0.5'],
       'does not go with --server_optimizer=adam',

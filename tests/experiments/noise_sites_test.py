@@ -146,7 +146,11 @@ def test_adaptive_clipping_has_default_noise_of_count():
     ((NONE, '--inner_aggregator=secure_sum'), 'updates without clip norm sum'),
     (
       ('--inner_aggregator=secure_sum', '--packed_simulation'),
-      '--packed_simulation=True is for packs of clients',
+      '--packed_simulation is for packs of clients',
+    ),
+    (
+      ('--packed_simulation=false', '--scheduler=local:1'),
+      'one: --nopacked_simulation.',
     ),
     (
       (GAUSSIAN, '--noise_site=local', '--nopacked_simulation'),
@@ -156,7 +160,7 @@ def test_adaptive_clipping_has_default_noise_of_count():
     ((SKELLAM, '--noise_multiplier=2'), 'skellam with noise_site=clients needs bits'),
     (
       (SKELLAM, '--max_clients=3', '--min_clients=2'),
-      'max_clients=3, and rounds ask for 4',
+      '--max_clients=3, and rounds ask for 4',
     ),
     (
       (SKELLAM, '--noise_multiplier=2', '--bits=16', '--inner_aggregator=secure_sum'),

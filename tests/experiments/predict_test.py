@@ -322,6 +322,8 @@ def test_existing_files_and_conflicting_flags_are_refused(classes, tmp_path):
   for arguments, message in (
     ([data, f'--output={taken}'], f'--output={taken} exists and is not overwritten'),
     ([f'--export={taken}'], f'--export={taken} exists and is not overwritten'),
+    ([f'--export={taken}/'], f'--export={taken} exists and is not overwritten'),
+    ([data, '--output=a', '--export=a/'], '--export=a is the path of --output, too'),
     ([data], 'give --output as well'),
     ([], 'give --data and --output'),
     (['--output=a.csv', f'--export={tmp_path / "new"}'], '--output goes with --data'),

@@ -92,7 +92,7 @@ def check(
   if trusted_network and not is_elsewhere:
     raise ValueError(
       f'{trust} is for a {name}=tcp://HOST:PORT of another machine, and here it is '
-      f'{scheduler}; leave it out.'
+      f'{scheduler or "not given"}; leave it out.'
     )
   if is_elsewhere and not trusted_network:
     raise ValueError(

@@ -274,16 +274,8 @@ def check_together(
   `schedule`, `model_size`: Where they are known.
   """
   of_run = '--' if are_flags else 'run.'
-  if mechanism is not None and not mechanism.is_sampled:
-    # States, and so the ledger, have events for this neighbouring relation alone.
-    relation = sampling.check_relation(mechanism.participation)
-    if mechanism.relation is not relation:
-      raise ValueError(
-        f'{"--" if are_flags else "mechanism."}adjacency={mechanism.adjacency} does '
-        'not go with a run without sampling, whose ledger has events for '
-        f'{sampling.adjacency(relation)}. Leave it out; for a plan, tff-dp-report '
-        'takes it.'
-      )
+  if mechanism is not None:
+    check_adjacency('mechanism.adjacency', mechanism.adjacency, mechanism.participation)
   scale_name = '--simulated_cohort_scale' if are_flags else 'scale'
   _check_scale(cohort_scale, mechanism, scale_name)
   _check_server(server, mechanism, clip_norm, '--' if are_flags else 'server.')
@@ -304,7 +296,7 @@ def check_together(
     mechanism.adds_noise_on_clients and run.noise_seed is not None
   )
   for stated, is_stated in (
-    (f'{of_run}packed_simulation=True', run.packed_simulation is True),
+    (_stated(of_run, 'packed_simulation', True), run.packed_simulation is True),
     (f'{"--" if are_flags else ""}scheduler={scheduler}', scheduler is not None),
     (f'noise that each client draws, with {seed},', is_noise_seeded),
   ):
@@ -314,7 +306,26 @@ def check_together(
         f'{one_by_one}. Leave one of them out.'
       )
   if mechanism is not None and schedule is not None:
-    _check_clients(mechanism, schedule)
+    _check_clients(mechanism, schedule, '--' if are_flags else '')
+
+
+def _stated(prefix: str, name: str, value: Any) -> str:
+  """Returns an option as it was given, in Python or as a flag."""
+  if prefix == '--' and isinstance(value, bool):
+    return f'--{name}' if value else f'--no{name}'
+  return f'{prefix}{name}={value}'
+
+
+def check_adjacency(
+  name: str, adjacency: Optional[str], schema: sampling.Schema
+) -> None:
+  """Refuses a relation that the ledger of a run without sampling has no events for."""
+  own = sampling.adjacency(sampling.check_relation(schema))
+  if adjacency not in (None, own) and not sampling.is_sampled(schema):
+    raise ValueError(
+      f'{name}={adjacency} does not go with a run without sampling, whose ledger has '
+      f'events for {own}. Leave it out; for a plan, tff-dp-report takes it.'
+    )
 
 
 def _check_scale(
@@ -335,15 +346,16 @@ def _check_scale(
 
 
 def _check_clients(
-  mechanism: joint_mechanism.AnyMechanism, schedule: sampling.Schedule
+  mechanism: joint_mechanism.AnyMechanism, schedule: sampling.Schedule, prefix: str
 ) -> None:
   """Refuses cohorts of other sizes than planned, and retries that no event counts."""
   numbers, cohort = dict(mechanism.options), schedule.clients_per_round
   min_clients, max_clients = numbers.get('min_clients', 0), numbers.get('max_clients')
   if max_clients is not None and max_clients < cohort:
     raise ValueError(
-      f'max_clients={max_clients}, and rounds ask for {cohort:g} clients, whose sum '
-      f'might wrap around: plan with max_clients={math.ceil(cohort)} or more.'
+      f'{prefix}max_clients={max_clients}, and rounds ask for {cohort:g} clients, '
+      f'whose sum might wrap around: plan with {prefix}max_clients='
+      f'{math.ceil(cohort)} or more.'
     )
   dropouts = getattr(schedule, 'dropouts', None)
   goal, rounds = schedule.reporting_goal, range(schedule.num_rounds)
@@ -353,17 +365,17 @@ def _check_clients(
       not dropouts and any(len(schedule.attempts(number)) > 1 for number in rounds)
     ):
       raise ValueError(
-        f'rounds that are tried again (reporting_goal={goal}) do not go with '
-        f'noise_site={placement.name}: clients have sent their updates by then, and '
-        'send others when they are asked again, which no event counts. Leave the '
-        'reporting goal out: with noise of its own a client is hidden in any round.'
+        f'rounds that are tried again ({prefix}reporting_goal={goal}) do not go with '
+        f'{prefix}noise_site={placement.name}: clients have sent their updates by '
+        'then, and send others when they are asked again, which no event counts. Leave '
+        'the reporting goal out: with noise of its own a client is hidden in any round.'
       )
   if dropouts and min_clients > (goal or 0):
     raise ValueError(
-      f'min_clients is {min_clients}, and clients drop out with reporting_goal={goal}: '
-      'a round in which fewer report cannot be released. Give the schedule '
-      f'reporting_goal={min_clients} or more, so that such a round is tried again, or '
-      'plan with a smaller min_clients.'
+      f'{prefix}min_clients is {min_clients}, and clients drop out with '
+      f'{prefix}reporting_goal={goal}: a round in which fewer report cannot be '
+      f'released. Give the schedule {prefix}reporting_goal={min_clients} or more, so '
+      f'that such a round is tried again, or plan with a smaller {prefix}min_clients.'
     )
   if dropouts or not min_clients:
     return
@@ -371,8 +383,9 @@ def _check_clients(
     size = len(schedule.cohort(number))
     if size < min_clients:
       raise ValueError(
-        f'round {number} is of {size} clients, but min_clients is {min_clients}. '
-        'Ask for more clients a round, or plan with a smaller min_clients.'
+        f'round {number} is of {size} clients, but {prefix}min_clients is '
+        f'{min_clients}. Ask for more clients a round, or plan with a smaller '
+        f'{prefix}min_clients.'
       )
 
 
@@ -448,7 +461,8 @@ def _check_server(
   ):
     value = getattr(server, name)
     if value is not None and value is not False and not is_so:
-      raise ValueError(f'{prefix}{name}={value} is for {purpose}; leave it out.')
+      stated = _stated(prefix, name, value)
+      raise ValueError(f'{stated} is for {purpose}; leave it out.')
   if inner != plain and (inner != fits or (mechanism or clip_norm) is None):
     raise ValueError(
       f'{prefix}inner_aggregator={inner} does not go with this: clipped updates with '
@@ -470,4 +484,4 @@ def why_one_by_one(
   if server.inner_aggregator != SUM:
     name = f'{of_server}inner_aggregator={server.inner_aggregator}'
     return f'{name} sums what each client sends'
-  return None if run.packed_simulation else f'{of_run}packed_simulation=False'
+  return None if run.packed_simulation else _stated(of_run, 'packed_simulation', False)

@@ -12,6 +12,7 @@ from .. import problems
 from . import source
 
 _BATCH_ROWS = 2**10
+_EXAMPLE = 'client_id, CAST(serialized_example_proto AS BLOB)'
 # `serialized_example_proto` is a `tf.train.Example`.
 _TABLES = {
   'examples': ('split_name', 'client_id', 'serialized_example_proto'),
@@ -30,6 +31,10 @@ class SqliteClients(source.Source):
     with connected(path) as connection:
       self.split = self._chosen_split(connection, split)
       self._check_metadata(connection)
+      self._has_row_ids = False
+      with contextlib.suppress(sqlite3.OperationalError):  # Or they are null in a view.
+        ids = connection.execute('SELECT rowid FROM examples LIMIT 1').fetchall()
+        self._has_row_ids = ids != [(None,)]
       ((proto,),) = self._rows(connection, 'serialized_example_proto', 'LIMIT 1')
       self._first = self._values(0, proto)
       self.columns = tuple(sorted(self._first))
@@ -45,7 +50,7 @@ class SqliteClients(source.Source):
     }
     num_read = 0
     with connected(self.path) as connection:
-      rows = self._rows(connection, 'client_id, CAST(serialized_example_proto AS BLOB)')
+      rows = self._rows(connection, _EXAMPLE)
       while batch := rows.fetchmany(_BATCH_ROWS):
         clients, protos = zip(*batch)
         try:
@@ -58,9 +63,11 @@ class SqliteClients(source.Source):
         num_read += len(batch)
 
   def place(self, row: int) -> str:
+    values = 'rowid' if self._has_row_ids else _EXAMPLE  # So read in the same order.
     with connected(self.path) as connection:
-      ((number,),) = self._rows(connection, 'rowid', f'LIMIT 1 OFFSET {row}')
-    return f'{self.path}, row {number} of table examples'
+      ((found, *_),) = self._rows(connection, values, f'LIMIT 1 OFFSET {row}')
+    where = f'row {found}' if self._has_row_ids else f'an example of client {found!r}'
+    return f'{self.path}, {where} of table examples'
 
   def _values(self, row: int, proto: Any) -> dict[str, Any]:
     """Returns the values of an example by name, lists if there are not one."""
@@ -101,9 +108,8 @@ class SqliteClients(source.Source):
     self, connection: sqlite3.Connection, values: str, clause: str = ''
   ) -> sqlite3.Cursor:
     # In the same order for all values, whatever indices the database has.
-    query = (
-      f'SELECT {values} FROM examples WHERE split_name = ? ORDER BY rowid {clause}'
-    )
+    order = 'ORDER BY rowid' if self._has_row_ids else ''
+    query = f'SELECT {values} FROM examples WHERE split_name = ? {order} {clause}'
     return connection.execute(query, (self.split,))
 
   def _chosen_split(self, connection: sqlite3.Connection, split: Optional[str]) -> str:

@@ -111,6 +111,14 @@ def test_file_with_other_content_than_that_of_earlier_runs_is_refused(
     cells.train(_job(cell), lambda: False)
 
 
+def test_stop_before_the_first_round_is_no_error(data, tmp_path):
+  cell = _maker(data, tmp_path / 'output').cell(POINT, 1)
+  job = {**_job(cell), 'directory': cell.directory, 'not_covered': ()}
+  asked = iter([False])
+  cells.train(job, lambda: next(asked, True))
+  assert cells.after_run(cell, '', is_stopped=True).status == cells.WAITING
+
+
 def test_column_names_may_contain_commas(tmp_path):
   rows = [{'who': i % 7, 'x': i, 'y': i % 2, 'z': i} for i in range(70)]
   path = own_data.write_csv(tmp_path / 'data.csv', rows)

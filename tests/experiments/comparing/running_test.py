@@ -100,7 +100,7 @@ def _results(output, cell=CELL):
   ('arguments', 'message'),
   [
     (('--scheduler=10.0.0.1:8786',), 'is not the address of a Dask scheduler'),
-    (('--trusted_network',), '--trusted_network is for a --scheduler=tcp:'),
+    (('--trusted_network',), 'machine, and here it is not given; leave it out.'),
     (('--scheduler=tcp://10.0.0.5:1',), 'or --trusted_network, if nobody else is on'),
     (
       ('--jobs=1', '--scheduler=tcp://[::1]:1'),

@@ -164,6 +164,7 @@ def test_test_data_are_scaled_and_encoded_like_training_data(plain, tmp_path):
     ({'age': 1, 'height': 1, 'bought': 2}, "line 2: bought is '2', which the training"),
     ({'age': 'x', 'height': 1, 'bought': 1}, "line 2: age is 'x', which is not a num"),
     ({'age': 1, 'bought': 1}, "no column 'height'; its columns are: age, bought"),
+    ({'age': 1, 'height': 1}, "no column 'bought'; its columns are: age, height"),
   ],
 )
 def test_unfit_test_data_are_refused_with_reason(row, message, plain, tmp_path):
@@ -172,6 +173,19 @@ def test_unfit_test_data_are_refused_with_reason(row, message, plain, tmp_path):
     own_data.load_rows(plain, test_data=str(tested))
   assert message in str(error.value)
   assert str(tested) in str(error.value)
+  assert 'To predict' not in str(error.value)
+
+
+@pytest.mark.parametrize(('kind', 'other'), [('class', 'number'), ('number', 'class')])
+def test_refused_labels_may_be_of_another_kind_than_stated(kind, other, tmp_path):
+  path = own_data.write_csv(
+    tmp_path / 'data.csv', [{**own_data.ROWS[0], 'bought': 'inf'}]
+  )
+  with pytest.raises(
+    problems.DataError, match=f'or give --label_kind={other}'
+  ) as error:
+    own_data.load_rows(path, label_kind=kind)
+  assert f'--label_kind={kind}' not in str(error.value)
 
 
 def test_numbers_are_standardized_and_text_is_one_hot_encoded(tmp_path):

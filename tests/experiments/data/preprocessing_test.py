@@ -87,6 +87,39 @@ def test_booleans_are_read_as_in_training(flags, tmp_path):
   np.testing.assert_array_equal(y, [row['bought'] for row in _ROWS])
 
 
+@pytest.mark.parametrize(
+  ('one', 'two'), [('01', '02'), ('1e0', '2e0'), ('١', '٢'), ([[1]], [[2]])], ids=str
+)
+def test_classes_that_are_numbers_are_read_as_in_training(one, two, tmp_path):
+  path = tmp_path / 'train.jsonl'
+  _json(path, [{**row, 'bought': (one, two)[row['bought']]} for row in _ROWS])
+  kept = own_data.load(path, client_column='who', label_column='bought').preprocessing
+  assert kept.shape.names == ('1', '2')
+  _, y = kept.read(str(path)).arrays()
+  np.testing.assert_array_equal(y, [row['bought'] for row in _ROWS])
+  with pytest.raises(problems.DataError, match="bought is '03', which the training"):
+    _json(path, [{**_ROWS[0], 'bought': '03'}])
+    kept.read(str(path))
+
+
+def test_classes_that_are_names_may_have_zeros_in_front(tmp_path):
+  path = tmp_path / 'train.csv'
+  _csv(path, [{**row, 'bought': ('1', '01')[row['bought']]} for row in _ROWS])
+  columns = {'client_column': 'who', 'label_column': 'bought', 'label_kind': 'class'}
+  kept = own_data.load(path, **columns).preprocessing
+  assert kept.shape.names == ('01', '1')
+  assert kept.read(str(path)).arrays()[1].tolist() == [1, 0] * 35
+  _csv(path, [{**row, 'bought': row['bought'] + 1} for row in _ROWS])
+  kept = own_data.load(path, **columns).preprocessing
+  (tmp_path / 'preprocessing.json').write_text(json.dumps(kept.to_json()))
+  config = {'flags': {'label_kind': 'class'}}
+  (tmp_path / 'config.json').write_text(json.dumps(config))
+  _csv(path, [{**_ROWS[0], 'bought': '01'}])
+  for each in (kept, preprocessing.of_run(str(tmp_path))):
+    with pytest.raises(problems.DataError, match="bought is '01', which the training"):
+      each.read(str(path))
+
+
 def test_new_rows_may_lack_clients_and_labels(tmp_path):
   train, new = tmp_path / 'train.csv', tmp_path / 'new.csv'
   _csv(train, _ROWS)

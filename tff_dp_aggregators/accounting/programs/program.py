@@ -201,11 +201,17 @@ def settings_of(name: str, text: str, to: type[_Settings], example: str) -> _Set
 
 
 def check_new(values: flags.FlagValues, *names: str) -> None:
-  """Raises ValueError if an output file exists or has no folder, before any work."""
+  """Raises ValueError if an output exists, twice, or has no folder, before any work."""
+  other_of: dict[str, str] = {}
   for name in names:
     path = values[name].value
     if path is None:
       continue
+    other = other_of.setdefault(os.path.realpath(path), name)
+    if other != name:
+      raise ValueError(
+        f'--{name}={path} is the path of --{other}, too; choose another name.'
+      )
     if os.path.lexists(path):
       raise ValueError(
         f'--{name}={path} exists and is not overwritten; choose another name.'

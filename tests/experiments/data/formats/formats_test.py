@@ -67,6 +67,25 @@ def test_client_ids_in_a_folder_of_npz_files_are_no_feature(tmp_path):
   assert (len(data.clients.ids), list(data.preprocessing.number_columns)) == (8, ['x'])
 
 
+def test_client_ids_and_the_index_of_pandas_are_no_features(tmp_path):
+  clients = np.array([row['who'] for row in own_data.ROWS])
+  npz = _write_npz(tmp_path / 'data.npz', who=clients, client_ids=np.arange(70))
+  csv = own_data.write_csv(tmp_path / 'data.csv')
+  query = f"SELECT *, age AS __index_level_0__ FROM '{csv}'"
+  parquet = _write_parquet(tmp_path / 'data.parquet', query)
+  for path, label, name in (
+    (npz, 'y', 'client_ids'),
+    (parquet, 'bought', '__index_level_0__'),
+  ):
+    flags = {'client_column': 'who', 'label_column': label, 'scaling': 'none'}
+    data = own_data.load(path, **flags)
+    assert name not in data.preprocessing.number_columns
+    assert data.remarks[0].startswith(f'{name}: an index or ids, and no feature unless')
+    data = own_data.load(path, feature_columns=(name,), **flags)
+    assert list(data.preprocessing.number_columns) == [name]
+    assert not any('no feature' in each for each in data.remarks)
+
+
 def test_npz_arrays_may_be_in_fortran_order(of_csv, tmp_path):
   x = np.array([[row['age'], row['height']] for row in own_data.ROWS], order='F')
   loaded = own_data.load(_write_npz(tmp_path / 'data.npz', x=x))

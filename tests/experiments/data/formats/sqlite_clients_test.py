@@ -143,6 +143,33 @@ def test_an_index_does_not_change_the_row_that_an_error_names(database, tmp_path
     _load(path)
 
 
+@pytest.mark.parametrize(
+  'statement',
+  [
+    'CREATE VIEW examples AS SELECT * FROM old',
+    'CREATE TABLE examples (split_name TEXT, client_id TEXT, serialized_example_proto '
+    'BLOB, PRIMARY KEY (client_id, serialized_example_proto)) WITHOUT ROWID',
+  ],
+  ids=('view', 'table'),
+)
+def test_examples_may_have_no_row_ids(statement, database, tmp_path):
+  copy = 'INSERT INTO examples SELECT split_name, client_id, serialized_example_proto'
+  statements = ['ALTER TABLE examples RENAME TO old', statement]
+  if 'ROWID' in statement:
+    statements.append(f'{copy} FROM old')
+  path = _edited(database, tmp_path, *statements)
+  assert own_data.same(_load(path), _load(database))
+  name = 'old' if 'VIEW' in statement else 'examples'
+  wrong = f"UPDATE {name} SET serialized_example_proto = x'{_LONGER}' "
+  one = f'serialized_example_proto IN (SELECT MAX(serialized_example_proto) FROM {name}'
+  where = f"WHERE {one} WHERE client_id = 'client 3')"
+  path = _edited(path, path.parent, wrong + where)
+  with pytest.raises(
+    problems.DataError, match="client 'client 3' of table examples: p"
+  ):
+    _load(path)
+
+
 def test_client_ids_may_be_integers(database, tmp_path):
   statements = []
   for name in ('examples', 'client_metadata'):

@@ -127,6 +127,14 @@ def test_rows_with_the_same_problem_are_counted(bad, column, tmp_path):
   assert str(error.value).endswith(f'{expected}.')
 
 
+def test_labels_in_lists_with_the_same_problem_are_counted(tmp_path):
+  rows = [{**row, 'bought': [row['bought']]} for row in own_data.ROWS]
+  rows[20:23] = [{**rows[20], 'bought': [f'bad {i}']} for i in range(3)]
+  path = own_data.write_json(tmp_path / 'data.jsonl', rows)
+  with pytest.raises(problems.DataError, match='3 rows are like that: line 21, line'):
+    own_data.load_rows(path)
+
+
 def test_few_rows_are_parsed_alone_to_count_a_problem(tmp_path, monkeypatch):
   monkeypatch.setattr(table, '_MAX_ROWS_ALONE', 10)
   path = tmp_path / 'data.csv'
