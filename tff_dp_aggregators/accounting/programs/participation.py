@@ -102,7 +102,7 @@ def main(values: flags.FlagValues) -> int:
     what = 'were twice in a round' if promised == (None, None) else 'broke a promise'
     broken.append(
       f'{len(offenders)} of {summary.observed.num_clients} clients {what}, '
-      f'with {sum(times for _, times, _ in offenders)} contributions'
+      f'in {log_participation.in_contributions(offenders)}'
     )
   if values.format == 'json':
     result = {**summary.to_json(), 'broken': broken}
@@ -129,7 +129,7 @@ def _write_offenders(
   writer = csv.writer(text, lineterminator='\n')
   writer.writerow(('client', 'participations', 'min_separation', 'broke'))
   separation, cap = promised
-  for name, times, closest in summary.offenders(*promised):
+  for name, times, closest, _ in summary.offenders(*promised):
     broke = []
     if closest is not None and closest < (separation or 1):
       broke.append('min_separation')
