@@ -139,3 +139,24 @@ def test_report_written_before_registration_is_verified(request, tmp_path):
   path.write_text(json.dumps(report))
   (difference,) = verification.verify(str(path)).differences
   assert difference == 'mechanism.num_delays is 2, computed None'
+
+
+def test_report_is_verified_without_kind_that_it_does_not_have(
+  echo, tmp_path, monkeypatch
+):
+  report = statement.build(
+    reports.Inputs(accounting.Mechanism('tree', LIMITS, 2.0), 1e-6), with_curves=False
+  )
+  monkeypatch.delitem(registry.KINDS, 'echo')
+  path = tmp_path / 'report.json'
+  path.write_text(json.dumps(report))
+  result = verification.verify(str(path))
+  assert 'num_delays' in report['mechanism'] and result.ok, result.differences
+  # A key that is unexpected or missing is named.
+  report['mechanism']['num_delays'] = report['mechanism'].pop('rmse')
+  path.write_text(json.dumps(report))
+  differences = verification.verify(str(path)).differences
+  assert set(differences) == {
+    "mechanism: 'rmse' is a required property",
+    f"mechanism.num_delays: {report['mechanism']['num_delays']} is not of type 'null'",
+  }

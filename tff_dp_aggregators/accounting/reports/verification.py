@@ -395,8 +395,12 @@ def _differences(
         if key in skipped:
           continue
         yield from _differences(stated[key], found[key], inner, skipped, tolerance)
-      # Options of kinds of strategies that were added later are `None`.
-      elif key not in mechanism_lib.options() or {**stated, **found}[key] is not None:
+      # Options of kinds that are registered only here, or only there, are `None`.
+      elif (
+        {**stated, **found}[key] is not None
+        or key in found
+        and key not in mechanism_lib.options()
+      ):
         yield f'{inner} is {"missing" if key in found else "not computed here"}'
   elif isinstance(stated, list) and isinstance(found, list):
     if len(stated) != len(found):
