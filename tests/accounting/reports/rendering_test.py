@@ -13,6 +13,7 @@ from tests.accounting.reports import rendered
 from tests.accounting.reports import statements
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement
@@ -188,6 +189,14 @@ def test_report_consistently_calls_epsilon_exact_or_a_bound():
   (listed,) = [e for e in built['guarantee']['accountants'] if e['name'] == 'exact']
   assert listed['kind'].startswith(BOUND)
   rendered.assert_says(built, 'so that a smaller epsilon may hold', BOUND)
+  # So do other releases, which leave no delta to the runs where they state as much.
+  releases = [model.OtherRelease('survey', 0.5, 1e-7)]
+  rendered.assert_says(
+    statements.compose([rendered.build()], other_releases=releases),
+    'epsilon (exact, with what other releases state)',
+    'so that a smaller epsilon may hold of all',
+    'At a delta that is not above the sum of those of other releases',
+  )
 
 
 @pytest.mark.parametrize('bound, is_said', [(0.0, True), (3.9, True), (5.0, False)])
