@@ -1,6 +1,9 @@
 """Tests of the participation program: its help text and its list of offenders."""
 
 import re
+import sys
+
+import pytest
 
 from tests import executing
 from tff_dp_aggregators.accounting.programs import participation
@@ -14,6 +17,18 @@ def test_participation_reads_the_log_of_its_help_text(tmp_path):
   result = executing.execute(participation, f'--round_log={path}')
   assert result.returncode == 0, result.stderr
   assert re.search(r'^rounds +2$', result.stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize('times', [1, 2])
+def test_broken_promise_is_printed_once_on_a_terminal(
+  times, tmp_path, capsys, monkeypatch
+):
+  (tmp_path / 'log.csv').write_text('round,client_ids\n0,a\n1,a\n')
+  monkeypatch.setattr(sys.stdout, 'isatty', lambda: True)
+  monkeypatch.setattr(sys.stderr, 'isatty', lambda: times == 1)
+  arguments = [f'--round_log={tmp_path}/log.csv', '--promised_min_separation=2']
+  assert participation.execute(arguments) == 1
+  assert ''.join(capsys.readouterr()).count('promised: at least 2') == times
 
 
 def test_violations_of_limits_are_listed_in_private_file(tmp_path):

@@ -110,8 +110,10 @@ def main(values: flags.FlagValues) -> int:
   else:
     text = summary.to_text() + ''.join(f'{"BROKEN":<20}{b}\n' for b in broken)
   program.print_or_write(text, values.output)
-  for sentence in broken:
-    print(f'broken: {sentence}', file=sys.stderr)
+  # Once is enough where both streams are the terminal.
+  if values.output or not (sys.stdout.isatty() and sys.stderr.isatty()):
+    for sentence in broken:
+      print(f'broken: {sentence}', file=sys.stderr)
   return program.CHECK_FAILED if broken else 0
 
 
