@@ -227,7 +227,7 @@ class Comparison:
   def _left_out(self) -> list[str]:
     """Says which flags of the command line do not apply to which points."""
     return [
-      f'{point.name}: without --{", --".join(names)}.'
+      f'{point.name} runs without --{", --".join(names)}.'
       for point in self._record.points
       if (names := [each for each in point.left_out if each in self._record.given])
     ]

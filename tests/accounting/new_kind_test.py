@@ -9,6 +9,7 @@ import json
 import pytest
 from absl import flags as absl_flags
 
+from tests import executing
 from tests.accounting.reports import statements
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
@@ -17,6 +18,7 @@ from tff_dp_aggregators.accounting.planning import comparison as planning
 from tff_dp_aggregators.accounting.planning import views
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
+from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import schema as schema_lib
 from tff_dp_aggregators.accounting.reports import sources
@@ -139,3 +141,34 @@ def test_report_written_before_registration_is_verified(request, tmp_path):
   path.write_text(json.dumps(report))
   (difference,) = verification.verify(str(path)).differences
   assert difference == 'mechanism.num_delays is 2, computed None'
+
+
+def test_verification_compares_nothing_without_kind(echo, tmp_path, monkeypatch):
+  path, limits = tmp_path / 'report.json', ('--num_rounds=20', '--target_delta=1e-6')
+  options = ('--mechanism=echo', '--noise_multiplier=2', '--format=json', *limits)
+  assert executing.execute(report_program, *options, f'--output={path}').returncode == 0
+  monkeypatch.delitem(registry.KINDS, 'echo')
+  result = executing.execute(report_program, f'--verify={path}')
+  assert (result.returncode, result.stdout) == (2, '')
+  assert "nothing was compared, as name 'echo' of a mechanism" in result.stderr
+
+
+def test_report_is_verified_without_kind_that_it_does_not_have(
+  echo, tmp_path, monkeypatch
+):
+  report = statement.build(
+    reports.Inputs(accounting.Mechanism('tree', LIMITS, 2.0), 1e-6), with_curves=False
+  )
+  monkeypatch.delitem(registry.KINDS, 'echo')
+  path = tmp_path / 'report.json'
+  path.write_text(json.dumps(report))
+  result = verification.verify(str(path))
+  assert 'num_delays' in report['mechanism'] and result.ok, result.differences
+  # A key that is unexpected or missing is named.
+  report['mechanism']['num_delays'] = report['mechanism'].pop('rmse')
+  path.write_text(json.dumps(report))
+  differences = verification.verify(str(path)).differences
+  assert set(differences) == {
+    "mechanism: 'rmse' is a required property",
+    f"mechanism.num_delays: {report['mechanism']['num_delays']} is not of type 'null'",
+  }

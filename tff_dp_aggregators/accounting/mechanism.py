@@ -553,12 +553,13 @@ class Mechanism(Guaranteed):
   ) -> 'Mechanism':
     """Reads what `to_json` wrote."""
     with reading('mechanism'):
-      values = dict(data)
+      # Options that are null may be of kinds that are not registered here.
+      values = {name: value for name, value in data.items() if value is not None}
       stored = values.pop('strategy_checksum')
       values['participation'] = sampling.from_json(values['participation'])
       # These have no default: an epsilon is only valid for the stored adjacency.
       for name in ('adjacency', 'clipped_count_stddev', 'noise_site'):
-        if name not in values or values['adjacency'] is None:
+        if name not in data or data['adjacency'] is None:
           raise KeyError(name)
       mechanism = cls(strategy=strategy, **values)
     if mechanism.strategy.checksum != stored:

@@ -449,7 +449,8 @@ def _from_content(data: Any) -> Strategy:
   kind = data.get('kind')
   if not isinstance(kind, str) or kind not in Strategy._kinds:
     raise ValueError(
-      f'unknown strategy kind {kind!r}; known: {sorted(Strategy._kinds)}.'
+      f'unknown strategy kind {kind!r}; known: {sorted(Strategy._kinds)}. Import the '
+      'module that registers another one.'
     )
   try:
     strategy = Strategy._kinds[kind](**data['parameters'])

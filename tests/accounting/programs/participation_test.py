@@ -1,6 +1,9 @@
 """Tests of the participation program: its help text and its list of offenders."""
 
 import re
+import sys
+
+import pytest
 
 from tests import executing
 from tff_dp_aggregators.accounting.programs import participation
@@ -16,6 +19,18 @@ def test_participation_reads_the_log_of_its_help_text(tmp_path):
   assert re.search(r'^rounds +2$', result.stdout, re.MULTILINE)
 
 
+@pytest.mark.parametrize('times', [1, 2])
+def test_broken_promise_is_printed_once_on_a_terminal(
+  times, tmp_path, capsys, monkeypatch
+):
+  (tmp_path / 'log.csv').write_text('round,client_ids\n0,a\n1,a\n')
+  monkeypatch.setattr(sys.stdout, 'isatty', lambda: True)
+  monkeypatch.setattr(sys.stderr, 'isatty', lambda: times == 1)
+  arguments = [f'--round_log={tmp_path}/log.csv', '--promised_min_separation=2']
+  assert participation.execute(arguments) == 1
+  assert ''.join(capsys.readouterr()).count('promised: at least 2') == times
+
+
 def test_violations_of_limits_are_listed_in_private_file(tmp_path):
   clients = ['a b', 'b c', 'a', 'c', 'b', 'a']
   path = tmp_path / 'rounds.csv'
@@ -25,7 +40,7 @@ def test_violations_of_limits_are_listed_in_private_file(tmp_path):
   promised = (log, '--promised_min_separation=2', '--promised_max_participations=2')
   result = executing.execute(participation, *promised, f'--offenders={offenders}')
   assert result.returncode == 1
-  assert '2 of 3 clients broke a promise, with 6 contributions' in result.stderr
+  assert '2 of 3 clients broke a promise, in 3 of their 6 contrib' in result.stderr
   # Client ids are in the file alone.
   for output in (result.stdout, result.stderr):
     assert 'a client took part in rounds' in output and "client 'a'" not in output

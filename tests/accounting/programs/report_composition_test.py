@@ -244,7 +244,10 @@ def test_incompatible_reports_are_refused_with_both_values(tmp_path):
   for name, arguments in kinds.items():
     reporting.execute(*arguments, '--format=json', f'--output={tmp_path}/{name}.json')
   reports = {name: f'--report={tmp_path}/{name}.json' for name in kinds}
-  for name, value in (('delta', 'zero_out and 1e-07'), ('replace', 'replace_one')):
+  for name, value in (
+    ('delta', "zero_out and 1e-07. Make one of them again with the other's --target"),
+    ('replace', 'replace_one and 1e-06. --adjacency gives'),
+  ):
     result = reporting.execute(reports['plan'], reports[name])
     assert result.returncode == 2
     assert f'{reports["plan"]} has zero_out and 1e-06, {reports[name]} has {value}' in (

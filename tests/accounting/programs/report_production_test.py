@@ -438,3 +438,6 @@ def test_the_wait_stands_beside_the_guarantee_and_its_assumption(tmp_path, flag,
   summary, _, assumptions = text.partition('It rests on these assumptions')
   assert f'only if devices wait {wait}; nobody states what makes them.' in summary
   assert f'The wait: {wait}. What enforces' in assumptions.partition('It covers')[0]
+  hours = wait.partition(' between')[0]
+  assert f'log follow from**: a wait of {hours} after a contribution, and' in text
+  assert 'can have the same device' in text and 'min wait' not in text

@@ -184,6 +184,17 @@ def observed_by_brute_force(clients):
   return min(gaps, default=len(clients)), max(map(len, rounds.values()))
 
 
+def violating_by_brute_force(clients, min_separation, max_participations):
+  broken, seen = collections.Counter(), collections.defaultdict(list)
+  for number, cohort in enumerate(clients):
+    for client in cohort:
+      before = seen[client]
+      too_soon = before and number - before[-1] < min_separation
+      broken[client] += bool(too_soon or len(before) >= max_participations)
+      before.append(number)
+  return {client: count for client, count in broken.items() if count}
+
+
 def test_observed_limits_match_brute_force():
   rng = random.Random(7)
   for _ in range(6):
@@ -207,6 +218,9 @@ def test_observed_limits_match_brute_force():
     assert bool(summary.broken(separation + 1, most)) == (observed.closest is not None)
     assert bool(summary.broken(separation, most - 1))
     assert bool(summary.broken(separation, most)) == (separation == 0)
+    promised = (rng.randrange(1, 5), rng.randrange(1, 4))
+    broken = violating_by_brute_force(clients, *promised)
+    assert {name: count for name, *_, count in summary.offenders(*promised)} == broken
     if separation:
       assert summary.participation == strategies.Participation(
         len(clients), separation, most

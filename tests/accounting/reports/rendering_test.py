@@ -13,6 +13,7 @@ from tests.accounting.reports import rendered
 from tests.accounting.reports import statements
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement
@@ -188,6 +189,14 @@ def test_report_consistently_calls_epsilon_exact_or_a_bound():
   (listed,) = [e for e in built['guarantee']['accountants'] if e['name'] == 'exact']
   assert listed['kind'].startswith(BOUND)
   rendered.assert_says(built, 'so that a smaller epsilon may hold', BOUND)
+  # So do other releases, which leave no delta to the runs where they state as much.
+  releases = [model.OtherRelease('survey', 0.5, 1e-7)]
+  rendered.assert_says(
+    statements.compose([rendered.build()], other_releases=releases),
+    'epsilon (exact, with what other releases state)',
+    'so that a smaller epsilon may hold of all',
+    'At a delta that is not above the sum of those of other releases',
+  )
 
 
 @pytest.mark.parametrize('bound, is_said', [(0.0, True), (3.9, True), (5.0, False)])
@@ -210,9 +219,14 @@ def test_low_canary_bounds_are_called_no_evidence(bound, is_said):
   assert ('no evidence of strength' in text) == is_said
 
 
+def _of_log(**fields):
+  numbers = {'num_rounds': 9, 'min_separation': 3, 'max_participations': 3}
+  return {**numbers, 'first_round': 0, 'notes': [], **fields}
+
+
 @pytest.mark.parametrize('stated, is_open', [(None, True), ('a scheduler', False)])
 def test_observed_limits_are_open_without_stated_enforcement(stated, is_open):
-  source = {'basis': 'observed', 'num_rounds': 9}
+  source = _of_log(basis='observed')
   by_log = sources.enforced_by_log(source, has_ledger=False, stated=stated)
   mechanism = statements.mechanism_of('tree', strategies.Participation(9, 3), 4.0)
   built = statements.build(mechanism, enforced_by=by_log, participation_source=source)
@@ -274,7 +288,7 @@ def test_hostile_values_are_escaped_and_break_no_table():
     cap_enforced_by=HOSTILE,
     noise_source=HOSTILE,
     command=f'program {HOSTILE}',
-    participation_source={'note': HOSTILE, 'waiting': {'assumptions': [HOSTILE]}},
+    participation_source=_of_log(notes=[HOSTILE], time_format=HOSTILE),
     files=[{'role': HOSTILE, 'path': HOSTILE, 'sha256': '0' * 64}],
   )
   text = rendering.render(hostile, 'markdown')

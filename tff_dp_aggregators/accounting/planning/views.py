@@ -58,7 +58,8 @@ def advice(comparison: planning.Comparison) -> str:
     r for r in comparison.rows if comparison.may_be_advised(r) and r is not chosen
   ]
   best = min(others, key=lambda row: row.equal_rmse, default=None)
-  return _words('advice', chosen, best)
+  at = '' if comparison.task.noise_multiplier is None else ' at equal epsilon'
+  return _words('advice', chosen, best, at)
 
 
 def to_json(comparison: planning.Comparison) -> dict[str, Any]:

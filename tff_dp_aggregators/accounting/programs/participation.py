@@ -102,7 +102,7 @@ def main(values: flags.FlagValues) -> int:
     what = 'were twice in a round' if promised == (None, None) else 'broke a promise'
     broken.append(
       f'{len(offenders)} of {summary.observed.num_clients} clients {what}, '
-      f'with {sum(times for _, times, _ in offenders)} contributions'
+      f'in {log_participation.in_contributions(offenders)}'
     )
   if values.format == 'json':
     result = {**summary.to_json(), 'broken': broken}
@@ -110,8 +110,10 @@ def main(values: flags.FlagValues) -> int:
   else:
     text = summary.to_text() + ''.join(f'{"BROKEN":<20}{b}\n' for b in broken)
   program.print_or_write(text, values.output)
-  for sentence in broken:
-    print(f'broken: {sentence}', file=sys.stderr)
+  # Once is enough where both streams are the terminal.
+  if values.output or not (sys.stdout.isatty() and sys.stderr.isatty()):
+    for sentence in broken:
+      print(f'broken: {sentence}', file=sys.stderr)
   return program.CHECK_FAILED if broken else 0
 
 
@@ -129,7 +131,7 @@ def _write_offenders(
   writer = csv.writer(text, lineterminator='\n')
   writer.writerow(('client', 'participations', 'min_separation', 'broke'))
   separation, cap = promised
-  for name, times, closest in summary.offenders(*promised):
+  for name, times, closest, _ in summary.offenders(*promised):
     broke = []
     if closest is not None and closest < (separation or 1):
       broke.append('min_separation')

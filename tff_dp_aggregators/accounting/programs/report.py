@@ -176,7 +176,9 @@ def _check_sources(values: flags.FlagValues) -> None:
   if values.run_dir is not None or is_composed:
     but.append('accountant')
   others = (*flags_lib.all_names(), *table.names(program.rows_of(_StatedFlags)))
-  why = f'does not go with --{"report" if values.run_dir is None else "run_dir"} alone.'
+  why = 'does not go with --run_dir alone.'
+  if values.run_dir is None:
+    why = 'does not go with --report alone; make the report again with it.'
   program.refuse(values, others, why, but=but)
 
 

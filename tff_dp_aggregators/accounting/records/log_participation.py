@@ -31,6 +31,7 @@ the mechanism that enforced the limits.
 import bisect
 import dataclasses
 import datetime
+from collections.abc import Sequence
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -131,17 +132,21 @@ class Summary:
     self,
     min_separation: Optional[int] = None,
     max_participations: Optional[int] = None,
-  ) -> list[tuple[str, int, Optional[int]]]:
+  ) -> list[tuple[str, int, Optional[int], int]]:
     """Clients that took part too often or too soon, in the order of the log.
 
-    For each client: its name, its number of contributions, and the smallest difference
-    of two of its rounds, `None` if it has one contribution.
+    For each client: its name, its number of contributions, the smallest difference of
+    two of its rounds, `None` if it has one contribution, and how many of its
+    contributions are too soon after the one before, or are more than it may make.
     """
     if self.log.clients is None:
       return []
     return self.log.clients.query(
-      'select name, times, closest from by_client join names using (client) where '
-      'closest < $1 or times > $2 order by client',
+      'select name, times, closest, count(*) filter (apart < $1 or place > $2) from ('
+      'select *, round - lag(round) over own as apart, row_number() over own as place '
+      'from contributions join by_client using (client) where closest < $1 or '
+      'times > $2 window own as (partition by client order by round)) '
+      'join names using (client) group by client, name, times, closest order by client',
       1 if min_separation is None else min_separation,
       2**62 if max_participations is None else max_participations,
     )
@@ -183,7 +188,7 @@ class Summary:
     if self.observed is not None and offenders:
       violations.append(
         f'{len(offenders)} of {self.observed.num_clients} clients took part sooner or '
-        f'more often, {sum(times for _, times, _ in offenders)} times in all'
+        f'more often, in {in_contributions(offenders)}'
       )
     return violations
 
@@ -286,6 +291,12 @@ class Summary:
     for note in self.log.notes:
       add('note', note)
     return ''.join(lines)
+
+
+def in_contributions(offenders: Sequence[tuple[str, int, Optional[int], int]]) -> str:
+  """How many contributions of `Summary.offenders` broke a limit, in words."""
+  times = sum(times for _, times, _, _ in offenders)
+  return f'{sum(broken for *_, broken in offenders)} of their {times} contributions'
 
 
 def _violations(

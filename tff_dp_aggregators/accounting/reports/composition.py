@@ -147,11 +147,15 @@ def _neighbours_and_delta(parts: Sequence[Part]) -> tuple[str, float]:
       )
     pairs.append((part['definition']['adjacency']['name'], part['guarantee']['delta']))
     if pairs[-1] != pairs[0]:
+      remedy = (
+        '--adjacency gives a mechanism another one, where it has several.'
+        if pairs[-1][0] != pairs[0][0]
+        else "Make one of them again with the other's --target_delta."
+      )
       raise ValueError(
         'what is composed needs the same adjacency and delta; '
         f'{parts[0].name} has {pairs[0][0]} and {pairs[0][1]}, '
-        f'{name} has {pairs[-1][0]} and {pairs[-1][1]}. --adjacency gives a mechanism '
-        'another one, where it has several.'
+        f'{name} has {pairs[-1][0]} and {pairs[-1][1]}. {remedy}'
       )
   return pairs[0]
 

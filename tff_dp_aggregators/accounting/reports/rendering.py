@@ -353,31 +353,6 @@ def _options(mechanism: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
       yield each.title, f'{mechanism[name]}', each.meaning
 
 
-def _source_values(participation: dict[str, Any]) -> Iterator[tuple[str, str]]:
-  """The values of a round log that are not in `participation` already."""
-  source = dict(participation['source'])
-  source.update(source.pop('waiting', None) or {})
-  for name, value in _flat(source):
-    if participation.get(name) != value:
-      yield name.replace('_', ' '), _written(value)
-
-
-def _flat(values: dict[str, Any], prefix: str = '') -> Iterator[tuple[str, Any]]:
-  """The values of a nested dict, without empty ones and nested plans."""
-  for key, value in values.items():
-    if isinstance(value, dict) and key not in ('planned', 'occurred'):
-      yield from _flat(value, f'{prefix}{key}: ')
-    elif value not in (None, []) and key not in ('planned', 'occurred'):
-      yield f'{prefix}{key}', value
-
-
-def _written(value: Any) -> str:
-  if isinstance(value, list):
-    sentences = all(isinstance(each, str) for each in value)
-    return (' ' if sentences else ', ').join(_written(each) for each in value)
-  return rounding.exact(value) if isinstance(value, float) else str(value)
-
-
 def _number(value: float) -> str:
   """A number with all its digits, and without a fraction if it is whole."""
   return f'{int(value)}' if float(value).is_integer() else rounding.exact(value)

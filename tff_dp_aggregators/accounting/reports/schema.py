@@ -6,6 +6,7 @@ options, schemes of participation and accountants. `tff-dp-report --schema` prin
 
 import dataclasses
 import inspect
+import itertools
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -87,6 +88,8 @@ def _add_mechanisms(definitions: dict[str, Any]) -> None:
   for each in (definitions['Mechanism'], definitions['Part']):
     for name, text in texts.items():
       _add(each, name, f'{text} Null for others.', 'integer')
+    # Options of kinds that are registered where a report was made are null for others.
+    each['additionalProperties'] = {'type': 'null'}
     each['properties']['name']['enum'] = names
     each['properties']['noise_site']['enum'] = list(noises.PLACEMENTS)
 
@@ -149,6 +152,16 @@ def violations(report: Any) -> Iterator[str]:
   if isinstance(mechanism, dict):
     kind = 'Nbafl' if mechanism.get('name') == 'nbafl' else 'Private'
   own = {'$defs': load()['$defs'], '$ref': f'#/$defs/{kind}'}
-  for error in validator(own).iter_errors(report):
-    closest = jsonschema.exceptions.best_match([error])
-    yield f'{closest.json_path.lstrip("$.") or "the report"}: {closest.message:.300}'
+  for each in validator(own).iter_errors(report):
+    for error in _of_closest_form(each):
+      yield f'{error.json_path.lstrip("$.") or "the report"}: {error.message:.300}'
+
+
+def _of_closest_form(error: Any) -> Iterator[Any]:
+  """The error; of a value of several forms, those of the form it violates least."""
+  if not error.context:
+    yield error
+    return
+  by_form = itertools.groupby(error.context, lambda each: each.schema_path[0])
+  for each in min((list(errors) for _, errors in by_form), key=len):
+    yield from _of_closest_form(each)

@@ -102,7 +102,7 @@ class Inputs:
   cap_enforced_by: Optional[str] = None  # The same for a cap on participations.
   noise_source: str = 'not stated'  # Where the noise's keys come from.
   code_version: Optional[str] = None  # Version of the code that trained.
-  # The source of the limits, such as the summary of a round log.
+  # The source of the limits: the summary of a round log.
   participation_source: Optional[dict[str, Any]] = None
   # Limits on a client in the rounds of a round log, which may be fewer than planned.
   limits_in_log: Optional[strategies.Participation] = None

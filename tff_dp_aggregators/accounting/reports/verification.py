@@ -176,12 +176,15 @@ def _read(path: str) -> dict[str, Any]:
     )
   # What is no report of any release cannot be computed again, which `verify` says.
   with contextlib.suppress(AttributeError, KeyError, TypeError):
-    _bring_up_to_date(report)
+    _bring_up_to_date(report, path)
   return report
 
 
-def _bring_up_to_date(report: dict[str, Any]) -> None:
-  """Adds what a report of an earlier release lacks, and renames program and flags."""
+def _bring_up_to_date(report: dict[str, Any], path: str) -> None:
+  """Adds what a report of an earlier release lacks, and renames program and flags.
+
+  Raises ValueError if a kind of strategy is not registered.
+  """
   mechanism, parts = report['mechanism'] or {}, report.get('parts') or ()
   stated, provenance = report['verification'] or {}, report.get('provenance')
   if (stated.get('command') or '').startswith(_OLD_PROGRAM):
@@ -191,6 +194,15 @@ def _bring_up_to_date(report: dict[str, Any]) -> None:
   mechanisms = [mechanism, *mechanism.get('parts', ())]
   single = [each for each in mechanisms if 'strategy' in each]
   for each in single:
+    for field, known in (
+      ('name', (*mechanism_lib.names(), mechanism_lib.FROM_FILE)),
+      ('strategy', strategies.Strategy._kinds),
+    ):
+      if each[field] not in known:
+        raise ValueError(
+          f'{path}: nothing was compared, as {field} {each[field]!r} of a mechanism is '
+          'unknown; import the module that registers it.'
+        )
     absent = dict.fromkeys((*mechanism_lib.options(), noises.SERVER_NOISE))
     each.update({**absent, **each})
   if parts or single:
@@ -201,7 +213,7 @@ def _bring_up_to_date(report: dict[str, Any]) -> None:
     origin = 'recorded' if is_recorded else 'stated'
     provenance.update(mechanism=origin, noise_multiplier=origin)
   for part in parts:
-    _bring_up_to_date(part)
+    _bring_up_to_date(part, path)
 
 
 def _check_files(report: dict[str, Any], folder: str) -> tuple[list[str], list[str]]:
@@ -395,8 +407,12 @@ def _differences(
         if key in skipped:
           continue
         yield from _differences(stated[key], found[key], inner, skipped, tolerance)
-      # Options of kinds of strategies that were added later are `None`.
-      elif key not in mechanism_lib.options() or {**stated, **found}[key] is not None:
+      # Options of kinds that are registered only here, or only there, are `None`.
+      elif (
+        {**stated, **found}[key] is not None
+        or key in found
+        and key not in mechanism_lib.options()
+      ):
         yield f'{inner} is {"missing" if key in found else "not computed here"}'
   elif isinstance(stated, list) and isinstance(found, list):
     if len(stated) != len(found):
