@@ -157,7 +157,7 @@ def test_documented_command_runs(tmp_path):
   text = DOCS.read_text(encoding='utf-8').replace('\\\n', ' ')
   (command,) = re.findall(r'^ +tff-dp-simulate (--data=.*)$', text, re.M)
   rows = [
-    {'patient': i % 60, 'age': i % 50, 'returned': ['no', 'yes'][i % 50 > 25]}
+    {'user': i % 60, 'age': i % 50, 'bought': ['no', 'yes'][i % 50 > 25]}
     for i in range(900)
   ]
   path = own_data.write_csv(tmp_path / 'visits.csv', rows)
