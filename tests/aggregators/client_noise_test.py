@@ -150,6 +150,8 @@ def test_min_clients_out_of_range_is_refused():
     _make('gaussian').with_min_clients(9)
   with pytest.raises(ValueError, match='min_clients must be at least 1'):
     _make('gaussian').with_min_clients(0)
+  with pytest.raises(TypeError, match='min_clients must be'):
+    _make('gaussian').with_min_clients(None)
 
 
 @pytest.mark.parametrize('name', ['gaussian_shares', 'two_sided_gaussian'])

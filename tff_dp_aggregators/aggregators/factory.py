@@ -198,6 +198,7 @@ class DPMeanFactory(checks.SetOnce, tff.aggregators.UnweightedAggregationFactory
     Raises:
       ValueError: If the number is out of range, or privacy rests on sampling.
     """
+    checks.check_positive_int('min_clients', min_clients)
     strict = copy.copy(self)
     strict.__dict__['min_clients'] = max(self._least(min_clients), self.min_clients)
     return strict
